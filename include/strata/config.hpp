@@ -1,0 +1,122 @@
+// The configuration of a session: one strict JSON file, the one that `strata tune` writes and
+// Session::open reads. docs/config.md lists every key with its default, range and meaning; it is
+// generated from the same table that the parser uses. A Config is a plain value: fill it in code
+// or read it from a file, then hand it to Session::open, which checks it again. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strata/error.hpp"
+#include "strata/types.hpp"
+
+namespace strata {
+
+// How the bytes of one state kind are spread over the tiers; each in [0, 1], together 1.
+struct TierFractions {
+  double device = 1;
+  double host = 0;
+  double nvme = 0;
+  bool operator==(const TierFractions&) const = default;
+};
+
+struct Config {
+  enum class BudgetScope : std::uint8_t { per_rank, per_node };
+  enum class Nonfinite : std::uint8_t { skip, abort };
+
+  // Hard limits of bytes per tier; the scope says whether the ranks of one node share them.
+  struct Budgets {
+    Bytes device = 1_GiB;
+    Bytes host = 4_GiB;
+    Bytes nvme{0};
+    BudgetScope scope = BudgetScope::per_rank;
+    bool operator==(const Budgets&) const = default;
+  };
+
+  // Where each kind of state rests between uses.
+  struct Placement {
+    TierFractions param;
+    TierFractions grad;
+    TierFractions optimizer;
+    bool operator==(const Placement&) const = default;
+  };
+
+  // Files go to DIR/<run>/rank-<r>/ for each of the directories, which must exist.
+  struct Nvme {
+    std::vector<std::string> directories;
+    std::string run = "default";
+    bool allow_tmpfs = false;
+    unsigned io_threads = 4;
+    bool operator==(const Nvme&) const = default;
+  };
+
+  // bf16 or fp32. A file that names no `reduce` gets the type of `param`.
+  struct Precision {
+    DType param = DType::bf16;
+    DType reduce = DType::bf16;
+    bool operator==(const Precision&) const = default;
+  };
+
+  struct Optimizer {
+    std::string name = "adamw";
+    double learning_rate = 3e-4;
+    double beta1 = 0.9;
+    double beta2 = 0.95;
+    double epsilon = 1e-8;
+    double weight_decay = 0.1;
+    double clip_norm = 0;  // 0: no clipping
+    Nonfinite nonfinite = Nonfinite::skip;
+    bool operator==(const Optimizer&) const = default;
+  };
+
+  struct Engine {
+    unsigned max_live_units = 2;
+    unsigned max_micro_batches = 1;
+    Bytes tile = 4_MiB;  // fp32 bytes of one tile: 256 KiB times a power of two
+    unsigned workers = 1;
+    bool operator==(const Engine&) const = default;
+  };
+
+  struct Communicator {
+    double timeout_s = 60;
+    bool shared_memory = true;
+    Bytes window = 4_MiB;
+    bool operator==(const Communicator&) const = default;
+  };
+
+  // Bytes of the budgets that others use: the CUDA context, NCCL, the trainer itself.
+  struct Outside {
+    Bytes device{0};
+    Bytes host{0};
+    bool operator==(const Outside&) const = default;
+  };
+
+  Budgets budgets;
+  Placement placement;
+  Nvme nvme;
+  Precision precision;
+  Optimizer optimizer;
+  Engine engine;
+  Communicator communicator;
+  Outside outside;
+
+  // Reads the file. Keys that it does not name keep their defaults. Blocks: on the file system.
+  // Throws Error(config) with "<path>:<line>:<column>: ..." for a file that cannot be read, is not
+  // JSON, or holds an unknown key, a wrong type or an impossible value.
+  static Config from_file(const std::string& path);
+
+  // The same for text in memory; `source_name` stands for the path in messages.
+  static Config from_json(std::string_view text, std::string_view source_name);
+
+  // Throws Error(config) naming the key when a value, or a pair of values, is impossible.
+  void validate() const;
+
+  // Every key, sizes readable. Pre: validate() passes; then from_json(to_json()) is equal.
+  std::string to_json() const;
+
+  bool operator==(const Config&) const = default;
+};
+
+}  // namespace strata

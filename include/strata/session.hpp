@@ -1,0 +1,302 @@
+// The public face: a session trains one model on the ranks of one communicator, keeping every
+// shard where the configuration places it and bringing units to the device when the program asks.
+//
+//   auto session = strata::Session::open(model, config, std::move(communicator));
+//   session.initialize(unit, fill);
+//   auto step = session.begin_step({.micro_batches = 2});
+//   { auto p = session.gather(unit, stream);  /* enqueue compute on stream */ }
+//   { auto g = session.gradients(unit, stream);  /* enqueue */  session.reduce(std::move(g), stream); }
+//   strata::StepResult result = step.end();
+//
+// Every rank makes the same calls in the same order. Ranks that do not get Error(diverged) or
+// Error(rank_lost) instead of a hang. After the first error the session refuses work: every later
+// call rethrows it, and close() gives everything back.
+// Thread: one caller at a time, except the destructors of leases.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "strata/block_io.hpp"
+#include "strata/clock.hpp"
+#include "strata/communicator.hpp"
+#include "strata/config.hpp"
+#include "strata/device.hpp"
+#include "strata/log.hpp"
+#include "strata/memory_plan.hpp"
+#include "strata/model.hpp"
+
+namespace strata {
+
+class Session;
+class SessionImpl;
+
+// A tensor of a gathered unit, whole, in device memory.
+struct TensorView {
+  const void* data = nullptr;
+  DType dtype = DType::bf16;
+  std::uint64_t count_elems = 0;
+};
+
+// A tensor of a gradient buffer; zero until written.
+struct GradientView {
+  void* data = nullptr;
+  DType dtype = DType::bf16;
+  std::uint64_t count_elems = 0;
+};
+
+// A unit's parameters on the device, from gather() until the lease ends. Ending it does not block:
+// the bytes return to the budget when the work enqueued so far on `stream`, and on every stream
+// named by also_used_on(), has run.
+class [[nodiscard]] GatherLease {
+ public:
+  GatherLease() = default;
+  GatherLease(GatherLease&&) noexcept;
+  GatherLease& operator=(GatherLease&&) noexcept;
+  ~GatherLease();
+
+  // Valid in stream order until the lease ends.
+  TensorView operator[](TensorId tensor) const;
+  void also_used_on(StreamId stream);
+
+ private:
+  friend class SessionImpl;
+  void end() noexcept;
+
+  std::shared_ptr<SessionImpl> session_;
+  UnitId unit_;
+  std::vector<StreamId> streams_;
+};
+
+// A zeroed gradient buffer for one unit, in the reduce dtype. Asking for a tensor marks it present
+// in this step; tensors that no rank marks keep their weights and states. Hand it to reduce(); a
+// lease that ends without it contributes nothing on this rank (and the ranks diverge).
+class [[nodiscard]] GradientLease {
+ public:
+  GradientLease() = default;
+  GradientLease(GradientLease&&) noexcept;
+  GradientLease& operator=(GradientLease&&) noexcept;
+  ~GradientLease();
+
+  GradientView operator[](TensorId tensor);
+
+ private:
+  friend class SessionImpl;
+  void end() noexcept;
+
+  std::shared_ptr<SessionImpl> session_;
+  UnitId unit_;
+  StreamId stream_;
+  std::span<std::byte> buffer_;
+};
+
+// Memory of the trainer's own inside a tier's budget: activations, workspaces, staging. Ending the
+// lease does not block and does not wait: Pre: no work that uses it is outstanding.
+class [[nodiscard]] ScratchLease {
+ public:
+  ScratchLease() = default;
+  ScratchLease(ScratchLease&&) noexcept;
+  ScratchLease& operator=(ScratchLease&&) noexcept;
+  ~ScratchLease();
+
+  std::span<std::byte> memory() const;
+
+ private:
+  friend class SessionImpl;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Hyperparameters of one parameter group for one step.
+struct GroupRates {
+  double learning_rate = 0;
+  double weight_decay = 0;
+};
+
+struct StepOptions {
+  std::string pattern = "train";   // names the sequence of calls that this step repeats
+  std::uint32_t micro_batches = 1;  // at most Config::engine.max_micro_batches
+  double gradient_scale = 1;       // multiplies every gradient: 1 / tokens of all ranks
+  // By TensorSpec::group. Empty: one group for all, with the rates of the configuration.
+  std::vector<GroupRates> groups;
+};
+
+// Bytes moved on each link by this rank.
+struct LinkBytes {
+  Bytes nvme_read;
+  Bytes nvme_written;
+  Bytes host_to_device;
+  Bytes device_to_host;
+  Bytes gathered;  // received from peers by all-gathers
+  Bytes reduced;   // received from peers by reduce-scatters
+
+  LinkBytes& operator+=(const LinkBytes& other);
+};
+LinkBytes operator-(const LinkBytes& a, const LinkBytes& b);
+
+// Where the caller's seconds of a step went.
+struct StepSeconds {
+  double total = 0;
+  double gather_wait = 0;    // blocked in gather(): reads, copies, admission
+  double gradient_wait = 0;  // blocked in gradients(): the buffer was still being reduced
+  double drain = 0;          // end(): compute, reductions and gradient copies still under way
+  double verdict = 0;        // end(): agreement of the ranks
+  double update = 0;         // end(): the optimizer and its transfers
+};
+
+struct StepResult {
+  std::uint64_t step = 0;     // updates applied so far, this one included
+  bool updated = false;       // false: nothing was reduced, or the step was skipped
+  bool skipped = false;       // a gradient was not finite on some rank; every state is as before
+  double grad_norm = 0;       // L2 norm over all ranks after gradient_scale, before clipping
+  double clip_factor = 1;
+  bool pattern_repeated = false;  // the calls were those recorded for this pattern
+  StepSeconds seconds;
+  LinkBytes bytes;
+};
+
+// One step, from begin_step() to end(). A Step that ends without end() is abandoned: its gradients
+// are dropped on this rank.
+class [[nodiscard]] Step {
+ public:
+  Step(Step&&) noexcept;
+  Step& operator=(Step&&) = delete;
+  ~Step();
+
+  // Collects the verdict of all ranks and updates the weights. Blocks until every update has been
+  // published and written back. Throws the session's first error, or Error(numerics) for
+  // non-finite gradients under `nonfinite: abort`.
+  StepResult end();
+
+ private:
+  friend class SessionImpl;
+  explicit Step(std::shared_ptr<SessionImpl> session) : session_(std::move(session)) {}
+
+  std::shared_ptr<SessionImpl> session_;
+};
+
+// A run of elements of one tensor.
+struct TensorSlice {
+  UnitId unit;
+  TensorId tensor;
+  std::uint64_t offset_elems = 0;
+  std::uint64_t count_elems = 0;
+};
+
+using FillFunction = std::function<void(const TensorSlice&, std::span<float> values)>;
+using ReadFunction = std::function<void(const TensorSlice&, std::span<const float> values)>;
+
+// Bytes of one tier as the session accounts for them.
+struct TierUsage {
+  Bytes budget;
+  Bytes reserved;
+  Bytes in_use;
+  Bytes peak_in_use;
+};
+
+// What a session stands on. open(model, config, communicator) makes these itself; tests and
+// benchmarks hand in their own.
+struct Backends {
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Device> device;    // null: as the configuration says
+  std::unique_ptr<BlockIo> block_io;  // null: as the configuration says
+};
+
+struct SessionOptions {
+  // Scratch that the trainer will ask for, so that open() proves it together with the rest.
+  Bytes device_scratch;
+  Bytes host_scratch;
+  LogSink log;
+};
+
+class Session {
+ public:
+  // Checks the configuration, proves that memory fits, takes the NVMe directories and allocates.
+  // Collective: when one rank fails all throw. Throws Error: config, budget_exceeded (with the
+  // smallest budget that would do), io, no_space, in_use, not_supported, diverged (ranks opened
+  // different models or configurations). Blocks.
+  static Session open(const Model& model, const Config& config,
+                      std::unique_ptr<Communicator> communicator, SessionOptions options = {});
+  static Session open(const Model& model, const Config& config, Backends backends,
+                      SessionOptions options = {});
+
+  // What open() would reserve on one of `ranks` ranks, `ranks_per_node` of them on each host. Does
+  // not touch the machine. `communicator_staging`: Communicator::staging_bytes().
+  static MemoryPlan plan_memory(const Model& model, const Config& config, std::uint32_t ranks,
+                                std::uint32_t ranks_per_node, const SessionOptions& options = {},
+                                Bytes communicator_staging = {});
+
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) = delete;
+  ~Session();
+
+  // Sets a unit's parameters (and zeroes its optimizer state). `fill` is called on this thread for
+  // every run of elements that this rank holds, and only for those. Until a unit is initialized
+  // its parameters are unspecified. Not inside a step. Blocks.
+  void initialize(UnitId unit, const FillFunction& fill);
+
+  Step begin_step(StepOptions options = {});
+
+  // Brings a unit to the device. Returns when the shard is read and verified and everything else
+  // is enqueued; work enqueued on `stream` afterwards sees the parameters that the step began with.
+  // Throws Error(budget_exceeded), listing the live leases, when max_live_units are held. Blocks.
+  GatherLease gather(UnitId unit, StreamId stream);
+
+  // Lends a zeroed gradient buffer. Throws Error(budget_exceeded) while another one is lent.
+  // Blocks until the previous buffer is reduced.
+  GradientLease gradients(UnitId unit, StreamId stream);
+
+  // Sums the buffer over the ranks once the work enqueued on `stream` so far has run, and adds this
+  // rank's shard to the unit's gradient. Throws Error(invalid_argument) naming the unit when all
+  // declared reductions of this step were made already. Does not block on the data.
+  void reduce(GradientLease gradients, StreamId stream);
+
+  // Reserves trainer memory in the device or host tier. Throws Error(budget_exceeded).
+  ScratchLease scratch(Tier tier, Bytes size);
+
+  // This rank's values of one state kind ("param", "master", "moment1", ...), widened to fp32.
+  // Not inside a step. Blocks.
+  void read(UnitId unit, const std::string& kind, const ReadFunction& visit);
+
+  // A hash of the parameters and masters (of every state but gradients with `all_states`) over all
+  // ranks. Independent of placement and of the number of ranks. Collective. Blocks.
+  std::string weights_hash(bool all_states = false);
+
+  Device& device();
+  Communicator& communicator();
+  const Model& model() const;
+  const Config& config() const;
+  const MemoryPlan& memory_plan() const;
+  TierUsage usage(Tier tier) const;
+  LinkBytes bytes_moved() const;  // since open()
+  std::uint64_t completed_steps() const;
+
+  // Bytes per parameter and step that this placement must move at least (docs/architecture.md,
+  // "Bytes that must move"), for `micro_batches` of forward and backward over every unit.
+  // By link, divided by this rank's share of the parameters.
+  struct LinkFloor {
+    double nvme_read = 0;
+    double nvme_written = 0;
+    double host_to_device = 0;
+    double device_to_host = 0;
+  };
+  LinkFloor byte_floor(std::uint32_t micro_batches) const;
+
+  // Waits for all work, gives everything back and removes the run's files; if leases are still
+  // held, the last of them to end does so. Idempotent; the destructor calls it. Blocks.
+  void close();
+
+ private:
+  explicit Session(std::shared_ptr<SessionImpl> impl);
+  SessionImpl& impl() const;  // throws Error(closed) after close()
+
+  std::shared_ptr<SessionImpl> impl_;
+};
+
+}  // namespace strata

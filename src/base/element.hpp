@@ -1,0 +1,106 @@
+// The arithmetic of one element, written once for host and device. Everything that decides bits
+// stands here: conversions, the AdamW expression, the terms of canonical sums. Plain IEEE float32
+// with named fma; compiled without contraction (-ffp-contract=off, nvcc --fmad=false), so that
+// every compiler, vector width and device computes the same bits.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "strata/element_ops.hpp"
+#include "strata/types.hpp"
+
+#if defined(__CUDACC__)
+#define STRATA_HOST_DEVICE __host__ __device__
+#else
+#define STRATA_HOST_DEVICE
+#endif
+
+namespace strata::element {
+
+struct Bf16 {
+  std::uint16_t bits;
+};
+struct Fp16 {
+  std::uint16_t bits;
+};
+
+STRATA_HOST_DEVICE inline float to_float(float value) { return value; }
+
+STRATA_HOST_DEVICE inline float to_float(Bf16 value) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+STRATA_HOST_DEVICE inline float to_float(Fp16 value) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000U) << 16;
+  const std::uint32_t exponent_and_fraction = value.bits & 0x7FFFU;
+  if (exponent_and_fraction >= 0x7C00U) {  // inf, NaN
+    return std::bit_cast<float>(sign | 0x7F800000U | ((exponent_and_fraction & 0x3FFU) << 13));
+  }
+  if (exponent_and_fraction < 0x0400U) {  // zero, subnormal: fraction * 2^-24 is exact
+    const float magnitude = static_cast<float>(exponent_and_fraction) * 0x1p-24F;
+    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
+  }
+  return std::bit_cast<float>(sign | ((exponent_and_fraction << 13) + (112U << 23)));
+}
+
+template <class T>
+STRATA_HOST_DEVICE T from_float(float value);
+
+template <>
+STRATA_HOST_DEVICE inline float from_float<float>(float value) {
+  return value;
+}
+
+template <>
+STRATA_HOST_DEVICE inline Bf16 from_float<Bf16>(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16;
+  const std::uint32_t quiet_nan = (bits >> 16) | 0x40U;
+  const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
+  return Bf16{static_cast<std::uint16_t>(is_nan ? quiet_nan : rounded)};
+}
+
+template <>
+STRATA_HOST_DEVICE inline Fp16 from_float<Fp16>(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 16) & 0x8000U;
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  std::uint32_t result = 0;
+  if (magnitude > 0x7F800000U) {
+    result = 0x7E00U | ((magnitude >> 13) & 0x3FFU);
+  } else if (magnitude >= 0x477FF000U) {  // 65520 and above round to infinity
+    result = 0x7C00U;
+  } else if (magnitude < 0x38800000U) {  // below 2^-14: the addition rounds at 2^-24
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
+    result = std::bit_cast<std::uint32_t>(shifted) - 0x3F000000U;
+  } else {
+    const std::uint32_t odd = (magnitude >> 13) & 1U;
+    result = (magnitude - (112U << 23) + 0xFFFU + odd) >> 13;
+  }
+  return Fp16{static_cast<std::uint16_t>(sign | result)};
+}
+
+STRATA_HOST_DEVICE inline bool is_nonfinite(float value) {
+  return (std::bit_cast<std::uint32_t>(value) & 0x7F800000U) == 0x7F800000U;
+}
+
+struct AdamWState {
+  float weight;
+  float moment1;
+  float moment2;
+};
+
+// The expression that AdamWCoefficients documents.
+STRATA_HOST_DEVICE inline AdamWState adamw(AdamWState state, float gradient,
+                                           const AdamWCoefficients& c) {
+  const float g = gradient * c.gradient_factor;
+  const float m = std::fma(1.0F - c.beta1, g - state.moment1, state.moment1);
+  const float v = std::fma(c.beta2, state.moment2, (1.0F - c.beta2) * g * g);
+  const float denominator = std::fma(std::sqrt(v), c.second_scale, c.epsilon);
+  const float w = std::fma(-c.step_size, m / denominator, state.weight * c.decay_factor);
+  return {w, m, v};
+}
+
+}  // namespace strata::element

@@ -1,0 +1,126 @@
+#include "strata/element_ops.hpp"
+
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "base/element.hpp"
+
+namespace strata {
+namespace {
+
+using element::Bf16;
+using element::Fp16;
+
+// Calls `body` with a null pointer of the C++ type that stands for `dtype`.
+template <class Body>
+void with_type(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::fp32: return body(static_cast<float*>(nullptr));
+    case DType::bf16: return body(static_cast<Bf16*>(nullptr));
+    case DType::fp16: return body(static_cast<Fp16*>(nullptr));
+  }
+  STRATA_ASSERT(false, "unknown dtype");
+}
+
+void run(const AccumulateOp& op) {
+  with_type(op.gradient_dtype, [&]<class T>(T*) {
+    const auto* gradient = static_cast<const T*>(op.gradient);
+    if (op.overwrite) {
+      for (std::uint64_t i = 0; i < op.count_elems; ++i) {
+        op.accumulator[i] = element::to_float(gradient[i]);
+      }
+    } else {
+      for (std::uint64_t i = 0; i < op.count_elems; ++i) {
+        op.accumulator[i] += element::to_float(gradient[i]);
+      }
+    }
+  });
+}
+
+// Sixteen interleaved partial sums, folded pairwise: a fixed order that vector units of any width
+// up to sixteen lanes can follow. The order is part of the result (docs/determinism.md).
+template <class T>
+double block_sum(const T* gradient, std::uint64_t count, std::uint32_t& nonfinite) {
+  constexpr std::uint64_t kLanes = 16;
+  double lanes[kLanes] = {};
+  std::uint32_t bad[kLanes] = {};
+  const std::uint64_t whole = count / kLanes * kLanes;
+  for (std::uint64_t i = 0; i < whole; i += kLanes) {
+    for (std::uint64_t lane = 0; lane < kLanes; ++lane) {
+      const float g = element::to_float(gradient[i + lane]);
+      bad[lane] |= static_cast<std::uint32_t>(element::is_nonfinite(g));
+      lanes[lane] += static_cast<double>(g) * static_cast<double>(g);
+    }
+  }
+  for (std::uint64_t i = whole; i < count; ++i) {
+    const float g = element::to_float(gradient[i]);
+    bad[i - whole] |= static_cast<std::uint32_t>(element::is_nonfinite(g));
+    lanes[i - whole] += static_cast<double>(g) * static_cast<double>(g);
+  }
+  for (std::uint64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (std::uint64_t lane = 0; lane < width; ++lane) {
+      lanes[lane] += lanes[lane + width];
+      bad[lane] |= bad[lane + width];
+    }
+  }
+  nonfinite |= bad[0];
+  return lanes[0];
+}
+
+void run(const GradientStatsOp& op) {
+  with_type(op.gradient_dtype, [&]<class T>(T*) {
+    const auto* gradient = static_cast<const T*>(op.gradient);
+    for (std::uint64_t begin = 0; begin < op.count_elems; begin += kBlockElems) {
+      const std::uint64_t count = std::min(kBlockElems, op.count_elems - begin);
+      op.block_sums[begin / kBlockElems] = block_sum(gradient + begin, count, *op.nonfinite);
+    }
+  });
+}
+
+template <class Gradient, class Param>
+void adamw_run(const AdamWOp& op, const AdamWRun& run) {
+  const auto* gradient = static_cast<const Gradient*>(op.gradient);
+  auto* param = static_cast<Param*>(op.param);
+  const std::uint64_t end = run.begin_elems + run.count_elems;
+  for (std::uint64_t i = run.begin_elems; i < end; ++i) {
+    const element::AdamWState next =
+        element::adamw({op.master[i], op.moment1[i], op.moment2[i]},
+                       element::to_float(gradient[i]), run.coefficients);
+    op.master[i] = next.weight;
+    op.moment1[i] = next.moment1;
+    op.moment2[i] = next.moment2;
+    if (param != nullptr) param[i] = element::from_float<Param>(next.weight);
+  }
+}
+
+void run(const AdamWOp& op) {
+  with_type(op.gradient_dtype, [&]<class G>(G*) {
+    with_type(op.param_dtype, [&]<class P>(P*) {
+      for (const AdamWRun& run : op.runs) {
+        STRATA_ASSERT(run.begin_elems + run.count_elems <= op.count_elems,
+                      "AdamW run outside its tile");
+        adamw_run<G, P>(op, run);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void run_on_host(const ElementOp& op) {
+  std::visit([](const auto& one) { run(one); }, op);
+}
+
+void convert(void* dst, DType dst_dtype, const void* src, DType src_dtype, std::uint64_t count) {
+  with_type(dst_dtype, [&]<class D>(D*) {
+    with_type(src_dtype, [&]<class S>(S*) {
+      auto* to = static_cast<D*>(dst);
+      const auto* from = static_cast<const S*>(src);
+      for (std::uint64_t i = 0; i < count; ++i) {
+        to[i] = element::from_float<D>(element::to_float(from[i]));
+      }
+    });
+  });
+}
+
+}  // namespace strata
