@@ -1,0 +1,95 @@
+// BlockIo by blocking pread and pwrite on a few threads: the adapter that works wherever POSIX
+// does, and the reference for the faster ones. Uses O_DIRECT where the file system allows it, and
+// otherwise the page cache, which is told once per directory.
+//
+// A flush covers the writes whose results were available before it was submitted; requests are
+// not ordered otherwise than by (priority, order of submission) of their start.
+//
+// Thread: as BlockIo; the log sink is called from open() only. The destructor waits for the
+// requests that threads are working on and drops those still queued.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "posix/io_tally.hpp"
+#include "posix/waker.hpp"
+#include "strata/block_io.hpp"
+#include "strata/clock.hpp"
+#include "strata/log.hpp"
+
+namespace strata {
+
+namespace posix {
+struct DataFile;
+}
+
+class PosixBlockIo final : public BlockIo {
+ public:
+  struct Options {
+    std::uint32_t threads = 4;  // requests that run at the same time
+    bool direct = true;         // false: always through the page cache
+    LogSink log;                // may be empty
+  };
+
+  // Throws Error io when the threads cannot be started.
+  explicit PosixBlockIo(Options options);
+  ~PosixBlockIo() override;
+  PosixBlockIo(const PosixBlockIo&) = delete;
+  PosixBlockIo& operator=(const PosixBlockIo&) = delete;
+
+  std::string_view name() const override { return "posix"; }
+  void prepare_directory(const std::string& root, const std::string& directory,
+                         bool allow_tmpfs) override;
+  FileId open(const FileSpec& spec) override;
+  IoAlignment alignment(FileId file) const override;
+  bool direct(FileId file) const override;
+  void close(FileId file, bool remove) override;
+  void remove_directory(const std::string& root, const std::string& directory) override;
+  void submit(std::span<const IoRequest> requests) override;
+  std::size_t poll(std::span<IoResult> results) override;
+  void set_waker(std::function<void()> waker) override { waker_.set(std::move(waker)); }
+  IoCounters counters() const override;
+
+ private:
+  struct OpenFile;
+  struct Queued {
+    IoRequest request;
+    std::uint64_t sequence = 0;
+  };
+
+  static bool later(const Queued& a, const Queued& b);
+  void start_threads();
+  void stop_threads();
+  void work();
+  Queued take_most_urgent();
+  OpenFile& file_of(FileId file) const;
+  void check(const IoRequest& request) const;
+  void tell_once(const std::string& directory, std::string_view message);
+
+  const Options options_;
+  const SteadyClock clock_;
+  std::set<std::pair<std::string, std::string>> told_;  // (directory, message)
+  posix::Waker waker_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::condition_variable work_available_;
+  bool stopping_ = false;
+  std::vector<std::unique_ptr<OpenFile>> files_;  // by FileId; null once closed
+  std::vector<Queued> queue_;                     // heap by later()
+  std::vector<IoResult> finished_;
+  std::uint64_t next_sequence_ = 0;
+  posix::IoTally tally_;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace strata
