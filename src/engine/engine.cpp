@@ -1,0 +1,83 @@
+#include "engine/engine.hpp"
+
+namespace strata {
+
+Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& device, BlockIo& io,
+               ExtentStore& store, Communicator& communicator,
+               const EngineReservations& reservations, unsigned workers)
+    : g_(geometry),
+      map_(map),
+      device_(device),
+      store_(store),
+      communicator_(communicator),
+      workers_(workers),
+      executor_(device, io, workers_),
+      copy_in_stream_(device.create_stream("copy in")),
+      copy_out_stream_(device.create_stream("copy out")),
+      collective_stream_(device.create_stream("collectives")),
+      update_stream_(device.create_stream("update")),
+      gather_slots_(executor_, reservations.gathers, map.gather_slots()),
+      gradient_slots_(executor_, reservations.gradient_buffer, {map.gradient_slot()}),
+      gather_slabs_(executor_, reservations.staging_gather, map.staging().gather),
+      gradient_slabs_(executor_, reservations.staging_gradient, map.staging().gradient),
+      update_slabs_(executor_, reservations.staging_update, map.staging().update),
+      checkpoint_slabs_(executor_, reservations.staging_checkpoint, map.staging().checkpoint),
+      units_(geometry.layout.units.size()) {
+  thread_.emplace(executor_);
+}
+
+Engine::~Engine() {
+  drain();
+  thread_.reset();
+}
+
+Event Engine::gather(UnitId unit) { return executor_.run_blocking(gather_task(unit)); }
+
+void Engine::release_gather(UnitId unit, std::vector<Event> last_uses) {
+  executor_.start(background_, release_task(unit, std::move(last_uses)));
+}
+
+std::span<std::byte> Engine::acquire_gradients(UnitId unit) {
+  return executor_.run_blocking(acquire_gradients_task(unit));
+}
+
+void Engine::reduce(UnitId unit, Event written, Contribution contribution) {
+  executor_.start(reductions_, reduce_task(unit, written, contribution));
+}
+
+void Engine::drop_gradients(Event last_use) {
+  executor_.start(background_, drop_gradients_task(last_use));
+}
+
+LocalVerdict Engine::finish_gradients(const std::vector<UnitId>& reduced,
+                                      const std::vector<UnitId>& incomplete) {
+  return executor_.run_blocking(finish_task(reduced, incomplete));
+}
+
+void Engine::update(const std::vector<UnitId>& units, const TileRuns& runs) {
+  executor_.run_blocking(update_task(units, runs));
+}
+
+SlabSet Engine::borrow_checkpoint_slabs(std::size_t count) {
+  return executor_.run_blocking(borrow_task(count));
+}
+
+void Engine::return_checkpoint_slabs(SlabSet slabs) {
+  executor_.run_blocking(return_task(std::move(slabs)));
+}
+
+void Engine::store_tile(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data) {
+  executor_.run_blocking(store_task(segment, tile, kind, data));
+}
+
+void Engine::load_tile(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data) {
+  executor_.run_blocking(load_task(segment, tile, kind, data));
+}
+
+EngineCounters Engine::counters() const {
+  return {copied_in_.load(), copied_out_.load(), gathered_.load(), reduced_.load()};
+}
+
+void Engine::drain() { executor_.run_blocking(drain_task()); }
+
+}  // namespace strata

@@ -1,0 +1,202 @@
+// The engine: one executor on one thread that moves shards between their homes and the device and
+// runs the collectives and the updates, in the order of the program's calls (look-ahead 0).
+//
+// The methods below are the engine's side of the public calls; the session checks the program,
+// agrees with the other ranks and counts reductions before it calls them. An Error that a method
+// throws has left the engine consistent: everything in flight completes and close() works.
+// Thread: the caller's, one at a time. Inside, all coroutines run on the engine thread.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/executor.hpp"
+#include "engine/slab_pool.hpp"
+#include "engine/state_map.hpp"
+#include "strata/communicator.hpp"
+
+namespace strata {
+
+// Which of a unit's declared reductions in this step a reduction is.
+struct Contribution {
+  bool first = false;
+  bool last = false;
+};
+
+// This rank's part of the verdict.
+struct LocalVerdict {
+  bool nonfinite = false;
+  double sum_of_squares = 0;  // of the unscaled gradients in this rank's shards
+};
+
+// The update of a tile: what AdamW applies to which of its elements. Empty: leave the tile alone.
+using TileRuns = std::function<std::vector<AdamWRun>(std::uint32_t segment, const Tile& tile)>;
+
+struct EngineReservations {
+  Reservation& gathers;
+  Reservation& gradient_buffer;
+  Reservation& staging_gather;
+  Reservation& staging_gradient;
+  Reservation& staging_update;
+  Reservation& staging_checkpoint;
+};
+
+struct EngineCounters {
+  std::uint64_t host_to_device = 0;
+  std::uint64_t device_to_host = 0;
+  std::uint64_t gathered = 0;
+  std::uint64_t reduced = 0;
+};
+
+class Engine {
+ public:
+  Engine(const StateGeometry& geometry, const StateMap& map, Device& device, BlockIo& io,
+         ExtentStore& store, Communicator& communicator, const EngineReservations& reservations,
+         unsigned workers);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // The event after which the unit's parameters stand at gathered(). Throws Error(budget_exceeded)
+  // when all gather slots are held by live leases. Blocks.
+  Event gather(UnitId unit);
+  std::span<std::byte> gathered(UnitId unit) const { return units_[unit.value].buffer; }
+  // One holder less; the bytes return once `last_uses` have fired. Does not block.
+  void release_gather(UnitId unit, std::vector<Event> last_uses);
+
+  // The gradient buffer, its bytes unspecified. Throws Error(budget_exceeded) while it is lent.
+  // Blocks until the buffer is free.
+  std::span<std::byte> acquire_gradients(UnitId unit);
+  // Ends the loan: reduces the buffer after `written`. Does not block on data.
+  void reduce(UnitId unit, Event written, Contribution contribution);
+  // Ends the loan without reducing.
+  void drop_gradients(Event last_use);
+
+  // Waits until every reduction has been added and sums the gradients of `reduced` units;
+  // `incomplete` are those among them whose last declared reduction did not come. Blocks.
+  LocalVerdict finish_gradients(const std::vector<UnitId>& reduced,
+                                const std::vector<UnitId>& incomplete);
+
+  // Updates the trainable tiles of `units`, in this order. Blocks until published and written.
+  void update(const std::vector<UnitId>& units, const TileRuns& runs);
+
+  // Checkpoint slabs for the caller to fill or read: fp32 values, and one for the conversion.
+  SlabSet borrow_checkpoint_slabs(std::size_t count);
+  void return_checkpoint_slabs(SlabSet slabs);
+  // Moves a tile of one kind, in its dtype, between `data` (a slab) and its home. Blocks.
+  void store_tile(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);
+  void load_tile(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);
+
+  EngineCounters counters() const;
+  double worker_busy_seconds() const { return workers_.busy_seconds(); }
+
+  // Waits for everything in flight. Swallows errors, which were told before. Blocks.
+  void drain();
+
+ private:
+  struct UnitState {
+    std::span<std::byte> buffer;  // of the gathered unit, while held
+    SlabSet slot;
+    Event ready;
+    std::uint32_t holders = 0;
+    std::vector<Event> last_uses;
+  };
+
+  // gather.cpp
+  Task<Event> gather_task(UnitId unit);
+  Task<> fetch_tile(std::uint32_t segment, std::uint32_t tile, std::byte* destination);
+  Task<> release_task(UnitId unit, std::vector<Event> last_uses);
+  Task<> free_slot(std::vector<Event> last_uses, SlabSet slot, std::span<std::byte> buffer);
+  void require_gather_slot(UnitId unit) const;
+  std::vector<ShardedBuffer> sharded_buffers(UnitId unit, std::byte* base, DType dtype,
+                                             bool trainable_only) const;
+
+  // gradients.cpp
+  Task<std::span<std::byte>> acquire_gradients_task(UnitId unit);
+  Task<> reduce_task(UnitId unit, Event written, Contribution contribution);
+  Task<> drop_gradients_task(Event last_use);
+  Task<> add_gradient(std::uint32_t segment, std::uint32_t tile, const std::byte* wire,
+                      Contribution contribution);
+  Task<> add_on_device(const Tile& tile, const TileState& state, const std::byte* wire,
+                       Contribution contribution);
+  Task<> add_on_host(const Tile& tile, const TileState& state, const std::byte* wire,
+                     Contribution contribution);
+  Task<> add_on_nvme(std::uint32_t segment, std::uint32_t tile, const std::byte* wire,
+                     Contribution contribution);
+  void enqueue_device_sums(const Tile& tile, const TileState& state);
+  Task<> sum_gradient(std::uint32_t segment, std::uint32_t tile);
+  Task<LocalVerdict> finish_task(const std::vector<UnitId>& reduced,
+                                 const std::vector<UnitId>& incomplete);
+  LocalVerdict local_verdict(const std::vector<UnitId>& reduced) const;
+
+  // update.cpp
+  Task<> update_task(const std::vector<UnitId>& units, const TileRuns& runs);
+  Task<> update_tile(std::uint32_t segment, std::uint32_t tile, std::vector<AdamWRun> runs,
+                     SlabSet slabs);
+  Task<> update_tile_on_device(std::uint32_t segment, std::uint32_t tile,
+                               std::vector<AdamWRun> runs);
+  AdamWOp adamw_op(const Tile& tile, const std::array<std::byte*, kMaxKinds>& at,
+                   std::vector<AdamWRun> runs) const;
+
+  // transfer.cpp
+  Task<> file_transfer(IoOp op, std::uint32_t segment, const Extent& extent, KindId kind,
+                       std::byte* data);
+  Task<> store_task(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);
+  Task<> load_task(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);
+  Task<SlabSet> borrow_task(std::size_t count);
+  Task<> return_task(SlabSet slabs);
+  Task<> hold_until(Event event, SlabSet slabs);
+  Task<> drain_task();
+  void copy_in(StreamId stream, std::byte* device, const std::byte* host, Bytes size);
+  void copy_out(StreamId stream, std::byte* host, const std::byte* device, Bytes size);
+  // Throws the communicator's failure, if any.
+  void check_communicator() const;
+
+  const Tile& tile_of(std::uint32_t segment, std::uint32_t tile) const {
+    return g_.placement.tiles[segment][tile];
+  }
+  Bytes tile_bytes(const Tile& tile, DType dtype) const {
+    return tile.count_elems * size_of(dtype);
+  }
+  bool accumulates() const { return g_.table.accumulates; }
+
+  const StateGeometry& g_;
+  const StateMap& map_;
+  Device& device_;
+  ExtentStore& store_;
+  Communicator& communicator_;
+
+  WorkerPool workers_;
+  Executor executor_;
+  StreamId copy_in_stream_;   // host -> device, and parameters at rest -> gather slots
+  StreamId copy_out_stream_;  // device -> host
+  StreamId collective_stream_;
+  StreamId update_stream_;  // gradients and updates that stay on the device
+
+  SlabPool gather_slots_;
+  SlabPool gradient_slots_;
+  SlabPool gather_slabs_;
+  SlabPool gradient_slabs_;
+  SlabPool update_slabs_;
+  SlabPool checkpoint_slabs_;
+
+  // Engine thread only, except that gathered() reads what gather() set before it returned.
+  std::vector<UnitState> units_;
+  std::uint32_t live_units_ = 0;
+  SlabSet lent_gradient_;
+  std::span<std::byte> gradient_buffer_;
+  TaskGroup reductions_;  // their errors surface in finish_gradients()
+  TaskGroup background_;  // releases; they cannot fail
+
+  std::atomic<std::uint64_t> copied_in_ = 0;
+  std::atomic<std::uint64_t> copied_out_ = 0;
+  std::atomic<std::uint64_t> gathered_ = 0;
+  std::atomic<std::uint64_t> reduced_ = 0;
+
+  std::optional<EngineThread> thread_;  // last: starts when everything else stands
+};
+
+}  // namespace strata

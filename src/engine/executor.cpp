@@ -1,0 +1,79 @@
+#include "engine/executor.hpp"
+
+#include <array>
+
+namespace strata {
+
+Executor::Executor(Device& device, BlockIo& io, WorkerPool& workers)
+    : device_(device), io_(io), workers_(workers) {
+  io_.set_waker([this] { wake(); });
+}
+
+void Executor::wake() {
+  const std::scoped_lock lock(mutex_);
+  awake_ = true;
+  woken_.notify_one();
+}
+
+void Executor::post(std::coroutine_handle<> handle) {
+  const std::scoped_lock lock(mutex_);
+  posted_.push_back(handle);
+  awake_ = true;
+  woken_.notify_one();
+}
+
+void Executor::IoAwaiter::await_suspend(std::coroutine_handle<> awaiter) {
+  handle = awaiter;
+  request.tag = reinterpret_cast<std::uint64_t>(this);
+  executor.unsubmitted_.push_back(request);
+}
+
+bool Executor::run_once() {
+  bool progress = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    awake_ = false;
+    ready_.insert(ready_.end(), posted_.begin(), posted_.end());
+    posted_.clear();
+  }
+  std::array<IoResult, 64> results;
+  for (std::size_t count = io_.poll(results); count > 0; count = io_.poll(results)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      auto* awaiter = reinterpret_cast<IoAwaiter*>(results[i].tag);
+      awaiter->result = results[i].result;
+      ready_.push_back(awaiter->handle);
+    }
+  }
+  while (!ready_.empty()) {
+    progress = true;
+    running_.swap(ready_);
+    for (const std::coroutine_handle<> handle : running_) handle.resume();
+    running_.clear();
+  }
+  if (!unsubmitted_.empty()) {
+    io_.submit(unsubmitted_);
+    unsubmitted_.clear();
+    progress = true;
+  }
+  return progress;
+}
+
+void Executor::wait() {
+  std::unique_lock lock(mutex_);
+  woken_.wait(lock, [this] { return awake_; });
+}
+
+EngineThread::EngineThread(Executor& executor)
+    : executor_(executor), thread_([this] {
+        while (!stop_) {
+          if (!executor_.run_once()) executor_.wait();
+        }
+      }) {}
+
+EngineThread::~EngineThread() {
+  stop_ = true;
+  executor_.wake();
+  thread_.join();
+}
+
+}  // namespace strata

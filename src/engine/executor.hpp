@@ -1,0 +1,187 @@
+// The engine's loop: resumes tasks when the disk, the device, a worker or the caller has something
+// for them. Passive: run_once() does what is possible now and returns; a thread (EngineThread) or
+// a test drives it. Between two passes nothing runs.
+//
+// Thread: post(), wake(), start() and run_blocking() from any thread; everything else on the thread that
+// drives the loop.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <coroutine>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "engine/task.hpp"
+#include "engine/worker_pool.hpp"
+#include "strata/block_io.hpp"
+#include "strata/device.hpp"
+
+namespace strata {
+
+class Executor {
+ public:
+  Executor(Device& device, BlockIo& io, WorkerPool& workers);
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // Resumes `handle` on the loop's thread.
+  void post(std::coroutine_handle<> handle);
+  // Ends a wait().
+  void wake();
+  // Resumes `handle` later in this pass. Loop thread only.
+  void make_ready(std::coroutine_handle<> handle) { ready_.push_back(handle); }
+
+  // One pass; true when anything was resumed. Does not block.
+  bool run_once();
+  // Blocks until something was posted or completed since the last pass.
+  void wait();
+
+  // Runs a task on the loop and returns its value on the calling thread, which must not be the
+  // loop's. Blocks.
+  template <class T>
+  T run_blocking(Task<T> task);
+
+  // Starts a task in `group` on the loop, after everything posted before. Does not block.
+  void start(TaskGroup& group, Task<> task) { start_on_loop(*this, group, std::move(task)); }
+
+  // co_await io(request): bytes moved or -errno.
+  auto io(const IoRequest& request) { return IoAwaiter{*this, request}; }
+  // co_await event(e): resumes once the event has fired.
+  auto event(Event event) { return EventAwaiter{*this, event}; }
+  // co_await work(function): runs it on a worker.
+  template <class Function>
+  auto work(Function function) {
+    return WorkAwaiter<Function>{*this, std::move(function)};
+  }
+
+ private:
+  struct IoAwaiter {
+    Executor& executor;
+    IoRequest request;
+    std::int64_t result = 0;
+    std::coroutine_handle<> handle;
+
+    bool await_ready() { return false; }
+    void await_suspend(std::coroutine_handle<> awaiter);
+    std::int64_t await_resume() { return result; }
+  };
+
+  struct EventAwaiter {
+    Executor& executor;
+    Event waited;
+
+    bool await_ready() { return executor.device_.done(waited); }
+    void await_suspend(std::coroutine_handle<> awaiter) {
+      executor.device_.notify(waited, [to = &executor, awaiter] { to->post(awaiter); });
+    }
+    void await_resume() {}
+  };
+
+  template <class Function>
+  struct WorkAwaiter final : Job {
+    WorkAwaiter(Executor& on, Function what) : executor(on), function(std::move(what)) {}
+    Executor& executor;
+    Function function;
+    std::coroutine_handle<> handle;
+
+    void run() override { function(); }
+    void done() override { executor.post(handle); }
+
+    bool await_ready() { return false; }
+    void await_suspend(std::coroutine_handle<> awaiter) {
+      handle = awaiter;
+      executor.workers_.submit(*this);
+    }
+    void await_resume() {}
+  };
+
+  template <class T>
+  struct Outcome;
+  template <class T>
+  static detail::Detached deliver(Executor& executor, Task<T> task, Outcome<T>& outcome);
+  // Awaiting it moves the coroutine to the loop's thread.
+  auto on_loop() {
+    struct Awaiter {
+      Executor& executor;
+      bool await_ready() { return false; }
+      void await_suspend(std::coroutine_handle<> awaiter) { executor.post(awaiter); }
+      void await_resume() {}
+    };
+    return Awaiter{*this};
+  }
+
+  static detail::Detached start_on_loop(Executor& executor, TaskGroup& group, Task<> task) {
+    co_await executor.on_loop();
+    group.start(std::move(task));
+  }
+
+  Device& device_;
+  BlockIo& io_;
+  WorkerPool& workers_;
+
+  std::vector<std::coroutine_handle<>> ready_;
+  std::vector<std::coroutine_handle<>> running_;  // scratch of run_once
+  std::vector<IoRequest> unsubmitted_;
+
+  std::mutex mutex_;
+  std::condition_variable woken_;
+  std::vector<std::coroutine_handle<>> posted_;  // guarded by mutex_, as below
+  bool awake_ = false;
+};
+
+template <class T>
+struct Executor::Outcome {
+  std::mutex mutex;
+  std::condition_variable arrived;
+  bool done = false;
+  std::exception_ptr error;
+  std::conditional_t<std::is_void_v<T>, std::monostate, std::optional<T>> value;
+};
+
+template <class T>
+detail::Detached Executor::deliver(Executor& executor, Task<T> task, Outcome<T>& outcome) {
+  co_await executor.on_loop();
+  std::exception_ptr error;
+  try {
+    if constexpr (std::is_void_v<T>) {
+      co_await task;
+    } else {
+      outcome.value.emplace(co_await task);
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const std::scoped_lock lock(outcome.mutex);
+  outcome.error = error;
+  outcome.done = true;
+  outcome.arrived.notify_one();
+}
+
+template <class T>
+T Executor::run_blocking(Task<T> task) {
+  Outcome<T> outcome;
+  deliver(*this, std::move(task), outcome);
+  std::unique_lock lock(outcome.mutex);
+  outcome.arrived.wait(lock, [&] { return outcome.done; });
+  if (outcome.error) std::rethrow_exception(outcome.error);
+  if constexpr (!std::is_void_v<T>) return std::move(*outcome.value);
+}
+
+// Drives an executor on a thread of its own until destroyed. Pre: no task is left then.
+class EngineThread {
+ public:
+  explicit EngineThread(Executor& executor);
+  ~EngineThread();
+
+ private:
+  Executor& executor_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace strata

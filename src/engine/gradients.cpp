@@ -1,0 +1,206 @@
+// Gradients: one reduce-scatter per reduction, one crossing of this rank's shard to its home, and
+// canonical sums from the pass that completes a gradient.
+#include <fmt/format.h>
+
+#include "engine/engine.hpp"
+#include "strata/error.hpp"
+
+namespace strata {
+
+Task<std::span<std::byte>> Engine::acquire_gradients_task(UnitId unit) {
+  if (lent_gradient_.size() > 0) {
+    throw Error(ErrorCode::budget_exceeded,
+                "the gradient buffer is lent already: reduce() the previous gradients first",
+                {.unit = g_.layout.units[unit.value].name});
+  }
+  lent_gradient_ = co_await gradient_slots_.acquire(1);
+  gradient_buffer_ =
+      lent_gradient_[0].first(gradient_bytes(g_.layout, g_.table, unit).value);
+  device_.note_lease(gradient_buffer_);
+  co_return gradient_buffer_;
+}
+
+Task<> Engine::drop_gradients_task(Event last_use) {
+  const SlabSet slot = std::move(lent_gradient_);
+  co_await executor_.event(last_use);
+  device_.note_release(gradient_buffer_);
+}
+
+// There is one gradient buffer, so the reductions of a unit add up in the order of the calls.
+Task<> Engine::reduce_task(UnitId unit, Event written, Contribution contribution) {
+  const SlabSet slot = std::move(lent_gradient_);
+  const std::span<std::byte> buffer = gradient_buffer_;
+  const std::vector<ShardedBuffer> buffers =
+      sharded_buffers(unit, buffer.data(), g_.table.wire, true);
+  device_.wait(collective_stream_, written);
+  communicator_.reduce_scatter(collective_stream_, buffers);
+  reduced_ += (g_.layout.group_size - 1) * buffer.size() / g_.layout.group_size;
+  const Event reduced = device_.record(collective_stream_);
+  device_.wait(copy_out_stream_, reduced);
+  device_.wait(update_stream_, reduced);
+
+  TaskGroup tiles;
+  auto sharded = buffers.begin();
+  for (const std::uint32_t s : g_.layout.segments_of(unit)) {
+    if (!g_.layout.segments[s].trainable) continue;
+    const std::uint64_t elem_bytes = size_of(g_.table.wire).value;
+    const std::byte* shard = static_cast<const std::byte*>(sharded->data) +
+                             g_.rank.value * sharded->shard_elems * elem_bytes;
+    ++sharded;
+    for (std::uint32_t t = 0; t < g_.placement.tiles[s].size(); ++t) {
+      tiles.start(add_gradient(s, t, shard + tile_of(s, t).begin_elems * elem_bytes, contribution));
+    }
+  }
+  const std::exception_ptr error = co_await tiles.settle();
+  device_.note_release(buffer);
+  if (error) std::rethrow_exception(error);
+  check_communicator();
+}
+
+Task<> Engine::add_gradient(std::uint32_t segment, std::uint32_t tile_index, const std::byte* wire,
+                            Contribution contribution) {
+  const Tile& tile = tile_of(segment, tile_index);
+  const TileState& state = map_.tile(segment, tile_index);
+  switch (tile.home(kGradKind)) {
+    case Tier::device: co_await add_on_device(tile, state, wire, contribution); break;
+    case Tier::host: co_await add_on_host(tile, state, wire, contribution); break;
+    case Tier::nvme: co_await add_on_nvme(segment, tile_index, wire, contribution); break;
+  }
+}
+
+namespace {
+
+// Adds `wire` to the gradient at rest, or replaces it.
+AccumulateOp accumulate_op(const Tile& tile, std::byte* rest, const std::byte* wire, DType dtype,
+                           bool overwrite) {
+  return {reinterpret_cast<float*>(rest), wire, dtype, tile.count_elems, overwrite};
+}
+
+GradientStatsOp sums_op(const Tile& tile, const std::byte* gradient, DType dtype,
+                        const TileSums& sums) {
+  return {gradient, dtype, tile.count_elems, sums.blocks, sums.nonfinite};
+}
+
+void sum_on_host(const Tile& tile, const std::byte* gradient, DType dtype, const TileSums& sums) {
+  *sums.nonfinite = 0;
+  run_on_host(sums_op(tile, gradient, dtype, sums));
+}
+
+}  // namespace
+
+void Engine::enqueue_device_sums(const Tile& tile, const TileState& state) {
+  const std::byte* rest = state.homes[kGradKind.value].memory;
+  device_.zero(update_stream_, state.device_sums.nonfinite, Bytes{sizeof(double)});
+  device_.element_op(update_stream_,
+                     sums_op(tile, rest, g_.table[kGradKind].dtype, state.device_sums));
+  copy_out(update_stream_, reinterpret_cast<std::byte*>(state.host_sums.blocks),
+           reinterpret_cast<const std::byte*>(state.device_sums.blocks), gradient_sums_bytes(tile));
+}
+
+Task<> Engine::add_on_device(const Tile& tile, const TileState& state, const std::byte* wire,
+                             Contribution contribution) {
+  std::byte* rest = state.homes[kGradKind.value].memory;
+  if (accumulates()) {
+    device_.element_op(update_stream_,
+                       accumulate_op(tile, rest, wire, g_.table.wire, contribution.first));
+  } else {
+    device_.copy(update_stream_, rest, wire, tile_bytes(tile, g_.table.wire),
+                 CopyKind::device_to_device);
+  }
+  if (contribution.last) enqueue_device_sums(tile, state);
+  co_await executor_.event(device_.record(update_stream_));
+}
+
+Task<> Engine::add_on_host(const Tile& tile, const TileState& state, const std::byte* wire,
+                           Contribution contribution) {
+  std::byte* rest = state.homes[kGradKind.value].memory;
+  const DType dtype = g_.table[kGradKind].dtype;
+  const SlabSet slab = co_await gradient_slabs_.acquire(accumulates() ? 1 : 0);
+  std::byte* landing = accumulates() ? slab[0].data() : rest;
+  copy_out(copy_out_stream_, landing, wire, tile_bytes(tile, g_.table.wire));
+  co_await executor_.event(device_.record(copy_out_stream_));
+  co_await executor_.work([&] {
+    if (accumulates()) {
+      run_on_host(accumulate_op(tile, rest, landing, g_.table.wire, contribution.first));
+    }
+    if (contribution.last) sum_on_host(tile, rest, dtype, state.host_sums);
+  });
+}
+
+Task<> Engine::add_on_nvme(std::uint32_t segment, std::uint32_t tile_index, const std::byte* wire,
+                           Contribution contribution) {
+  const Tile& tile = tile_of(segment, tile_index);
+  const TileState& state = map_.tile(segment, tile_index);
+  const Extent& extent = state.homes[kGradKind.value].extent;
+  const DType dtype = g_.table[kGradKind].dtype;
+  const SlabSet slabs = co_await gradient_slabs_.acquire(accumulates() ? 2 : 1);
+  std::byte* landing = slabs[0].data();
+  std::byte* rest = accumulates() ? slabs[1].data() : landing;
+  copy_out(copy_out_stream_, landing, wire, tile_bytes(tile, g_.table.wire));
+  co_await executor_.event(device_.record(copy_out_stream_));
+  if (!contribution.first) {
+    co_await file_transfer(IoOp::read, segment, extent, kGradKind, rest);
+  }
+  co_await executor_.work([&] {
+    if (accumulates()) {
+      run_on_host(accumulate_op(tile, rest, landing, g_.table.wire, contribution.first));
+    }
+    if (contribution.last) sum_on_host(tile, rest, dtype, state.host_sums);
+  });
+  co_await file_transfer(IoOp::write, segment, extent, kGradKind, rest);
+}
+
+// Sums a gradient whose last declared reduction did not come.
+Task<> Engine::sum_gradient(std::uint32_t segment, std::uint32_t tile_index) {
+  const Tile& tile = tile_of(segment, tile_index);
+  const TileState& state = map_.tile(segment, tile_index);
+  const TileHome& home = state.homes[kGradKind.value];
+  if (tile.home(kGradKind) == Tier::device) {
+    enqueue_device_sums(tile, state);
+    co_await executor_.event(device_.record(update_stream_));
+    co_return;
+  }
+  const bool in_file = tile.home(kGradKind) == Tier::nvme;
+  const SlabSet slab = co_await gradient_slabs_.acquire(in_file ? 1 : 0);
+  const std::byte* rest = in_file ? slab[0].data() : home.memory;
+  if (in_file) {
+    co_await file_transfer(IoOp::read, segment, home.extent, kGradKind, slab[0].data());
+  }
+  co_await executor_.work(
+      [&] { sum_on_host(tile, rest, g_.table[kGradKind].dtype, state.host_sums); });
+}
+
+Task<LocalVerdict> Engine::finish_task(const std::vector<UnitId>& reduced,
+                                       const std::vector<UnitId>& incomplete) {
+  co_await reductions_.join();
+  TaskGroup sums;
+  for (const UnitId unit : incomplete) {
+    for (const std::uint32_t s : g_.layout.segments_of(unit)) {
+      if (!g_.layout.segments[s].trainable) continue;
+      for (std::uint32_t t = 0; t < g_.placement.tiles[s].size(); ++t) {
+        sums.start(sum_gradient(s, t));
+      }
+    }
+  }
+  co_await sums.join();
+  co_return local_verdict(reduced);
+}
+
+LocalVerdict Engine::local_verdict(const std::vector<UnitId>& reduced) const {
+  LocalVerdict verdict;
+  for (const UnitId unit : reduced) {
+    for (const std::uint32_t s : g_.layout.segments_of(unit)) {
+      if (!g_.layout.segments[s].trainable) continue;
+      for (std::uint32_t t = 0; t < g_.placement.tiles[s].size(); ++t) {
+        const TileSums& sums = map_.tile(s, t).host_sums;
+        verdict.nonfinite |= *sums.nonfinite != 0;
+        for (std::uint64_t b = 0; b < blocks_of(tile_of(s, t)); ++b) {
+          verdict.sum_of_squares += sums.blocks[b];
+        }
+      }
+    }
+  }
+  return verdict;
+}
+
+}  // namespace strata

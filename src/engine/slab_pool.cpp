@@ -1,0 +1,81 @@
+#include "engine/slab_pool.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.hpp"
+
+namespace strata {
+
+SlabSet::SlabSet(SlabSet&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)),
+      count_(std::exchange(other.count_, 0)),
+      slabs_(other.slabs_),
+      lease_(std::move(other.lease_)) {}
+
+SlabSet& SlabSet::operator=(SlabSet&& other) noexcept {
+  if (this != &other) {
+    give_back();
+    pool_ = std::exchange(other.pool_, nullptr);
+    count_ = std::exchange(other.count_, 0);
+    slabs_ = other.slabs_;
+    lease_ = std::move(other.lease_);
+  }
+  return *this;
+}
+
+std::span<std::byte> SlabSet::operator[](std::size_t i) const {
+  STRATA_ASSERT(i < count_, "a slab outside its set");
+  return pool_->slabs_[slabs_[i]];
+}
+
+void SlabSet::give_back() {
+  lease_ = Lease{};
+  if (SlabPool* pool = std::exchange(pool_, nullptr)) {
+    pool->give_back(std::span(slabs_).first(std::exchange(count_, 0)));
+  }
+}
+
+SlabPool::SlabPool(Executor& executor, Reservation& reservation,
+                   std::vector<std::span<std::byte>> slabs)
+    : executor_(executor), reservation_(reservation), slabs_(std::move(slabs)) {
+  for (std::uint32_t i = 0; i < slabs_.size(); ++i) free_.push_back(i);
+}
+
+SlabPool::~SlabPool() {
+  STRATA_ASSERT(free_.size() == slabs_.size() && waiting_.empty(), "a pool ends while it is used");
+}
+
+bool SlabPool::grant_now(Awaiter& awaiter) {
+  STRATA_ASSERT(awaiter.count <= std::min(slabs_.size(), SlabSet::kMost),
+                fmt::format("{} slabs asked of a pool of {}", awaiter.count, slabs_.size()));
+  if (!waiting_.empty() || free_.size() < awaiter.count) return false;
+  awaiter.granted = take(awaiter.count);
+  return true;
+}
+
+SlabSet SlabPool::take(std::size_t count) {
+  SlabSet set;
+  if (count == 0) return set;
+  set.pool_ = this;
+  set.count_ = count;
+  for (std::size_t i = 0; i < count; ++i) {
+    set.slabs_[i] = free_.back();
+    free_.pop_back();
+  }
+  set.lease_ = reservation_.lease(Bytes{count * slabs_.front().size()});
+  return set;
+}
+
+void SlabPool::give_back(std::span<const std::uint32_t> slabs) {
+  free_.insert(free_.end(), slabs.begin(), slabs.end());
+  while (!waiting_.empty() && waiting_.front()->count <= free_.size()) {
+    Awaiter* next = waiting_.front();
+    waiting_.pop_front();
+    next->granted = take(next->count);
+    executor_.make_ready(next->handle);
+  }
+}
+
+}  // namespace strata

@@ -1,0 +1,89 @@
+// Where every tile of every state kind lies in this session: device pointer, host pointer or
+// extent, and the memory that gathers, gradients and staging use. Built once at open() from the
+// layout's figures (layout/memory_floor.hpp); nothing is allocated afterwards.
+//
+// Ownership: owns the host memory and the extents' store; borrows the device's arena.
+// Thread: built on the caller, then read by the engine thread.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "layout/layout.hpp"
+#include "layout/memory_floor.hpp"
+#include "layout/placement.hpp"
+#include "layout/state_table.hpp"
+#include "memory/budget.hpp"
+#include "memory/extent_store.hpp"
+#include "memory/region.hpp"
+#include "strata/device.hpp"
+#include "strata/memory_plan.hpp"
+
+namespace strata {
+
+struct TileHome {
+  std::byte* memory = nullptr;  // device or host tier
+  Extent extent;                // nvme tier
+};
+
+// Where a tile's canonical sums are written: blocks, then the flag.
+struct TileSums {
+  double* blocks = nullptr;
+  std::uint32_t* nonfinite = nullptr;
+};
+
+struct TileState {
+  std::array<TileHome, kMaxKinds> homes;
+  TileSums host_sums;
+  TileSums device_sums;  // only when the gradient rests on the device
+};
+
+// Everything that decides what is where; equal on all ranks but for the rank itself.
+struct StateGeometry {
+  Layout layout;
+  StateTable table;
+  Placement placement;
+  Rank rank;
+  std::uint64_t tile_elems = 0;
+  std::uint32_t max_live_units = 2;
+  Bytes gather_slot;    // largest gathered unit
+  Bytes gradient_slot;  // largest gradient buffer
+  StagingPlan staging;
+};
+
+struct StagingMemory {
+  std::vector<std::span<std::byte>> gather, gradient, update, checkpoint;
+};
+
+class StateMap {
+ public:
+  StateMap(const StateGeometry& geometry, Device& device, ExtentStore& store, const LogSink& log);
+  ~StateMap();
+
+  const TileState& tile(std::uint32_t segment, std::uint32_t tile) const {
+    return tiles_[segment][tile];
+  }
+  const StagingMemory& staging() const { return staging_; }
+  const std::vector<std::span<std::byte>>& gather_slots() const { return gather_slots_; }
+  std::span<std::byte> gradient_slot() const { return gradient_slot_; }
+  // Device bytes behind everything that the floor needs.
+  std::span<std::byte> device_surplus() const { return surplus_; }
+
+ private:
+  TileState place(const Tile& tile, std::uint32_t kinds, bool trainable, const StateTable& table,
+                  ExtentStore& store);
+
+  Device& device_;
+  HostRegion host_;
+  Carver host_carver_;
+  Carver device_carver_;
+  std::vector<std::vector<TileState>> tiles_;
+  StagingMemory staging_;
+  std::vector<std::span<std::byte>> gather_slots_;
+  std::span<std::byte> gradient_slot_;
+  std::span<std::byte> surplus_;
+  std::span<std::byte> at_rest_;  // device bytes lent for the session's whole life
+};
+
+}  // namespace strata

@@ -1,0 +1,55 @@
+#include "engine/worker_pool.hpp"
+
+#include <chrono>
+
+#include "base/check.hpp"
+
+namespace strata {
+
+WorkerPool::WorkerPool(unsigned threads) {
+  for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+}
+
+WorkerPool::~WorkerPool() {
+  {
+    const std::scoped_lock lock(mutex_);
+    STRATA_ASSERT(queue_.empty(), "workers end with jobs waiting");
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void WorkerPool::submit(Job& job) {
+  {
+    const std::scoped_lock lock(mutex_);
+    queue_.push_back(&job);
+  }
+  wake_.notify_one();
+}
+
+double WorkerPool::busy_seconds() const {
+  const std::scoped_lock lock(mutex_);
+  return busy_seconds_;
+}
+
+void WorkerPool::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Job* job = queue_.front();
+    queue_.pop_front();
+    lock.unlock();
+    const auto begin = std::chrono::steady_clock::now();
+    job->run();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    lock.lock();
+    busy_seconds_ += took.count();
+    lock.unlock();
+    job->done();
+    lock.lock();
+  }
+}
+
+}  // namespace strata

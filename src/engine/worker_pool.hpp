@@ -1,0 +1,46 @@
+// Threads that touch payload so that the engine thread does not have to: casts, sums, updates.
+// Thread: submit() from any; `done` is called on a worker.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace strata {
+
+// A piece of work that its owner keeps alive until done() was called.
+class Job {
+ public:
+  virtual void run() = 0;   // must not throw
+  virtual void done() = 0;  // called after run(); the job may be gone when it returns
+
+ protected:
+  ~Job() = default;
+};
+
+class WorkerPool {
+ public:
+  explicit WorkerPool(unsigned threads);
+  // Pre: no job is outstanding. Blocks.
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  void submit(Job& job);
+  double busy_seconds() const;  // summed over the workers
+
+ private:
+  void work();
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Job*> queue_;  // guarded by mutex_, as all below
+  bool stopping_ = false;
+  double busy_seconds_ = 0;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace strata

@@ -1,0 +1,47 @@
+// State kinds: what is stored for every element of a segment. A table, not an enumeration: the
+// optimizer and the precision policy decide the rows. Pure.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "strata/types.hpp"
+
+namespace strata {
+
+using KindId = Id<struct KindTag>;
+
+// Rows that every table begins with.
+inline constexpr KindId kParamKind{0};
+inline constexpr KindId kGradKind{1};
+inline constexpr std::size_t kMaxKinds = 8;
+
+struct StateKind {
+  std::string name;
+  DType dtype = DType::fp32;
+};
+
+struct StateTable {
+  std::vector<StateKind> kinds;
+  KindId master;   // the fp32 weights; kParamKind when the parameter itself is fp32
+  DType wire = DType::bf16;  // dtype of a gradient in the device buffer and in collectives
+  // Several reductions may make up one gradient, which then rests in fp32.
+  bool accumulates = false;
+
+  const StateKind& operator[](KindId kind) const { return kinds[kind.value]; }
+  std::size_t size() const { return kinds.size(); }
+  Bytes bytes_per_elem(KindId kind) const { return size_of(kinds[kind.value].dtype); }
+};
+
+struct PrecisionPolicy {
+  DType param = DType::bf16;
+  DType wire = DType::bf16;
+  // The gradient rests in the wire dtype when one reduction completes it, else in fp32.
+  bool accumulates = false;
+};
+
+// param, grad[, master], moment1, moment2.
+StateTable adamw_state_table(const PrecisionPolicy& precision);
+
+}  // namespace strata

@@ -1,0 +1,301 @@
+#include "session/config_keys.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+namespace strata::config {
+namespace {
+
+using namespace std::string_view_literals;
+
+constexpr double bytes(Bytes size) { return static_cast<double>(size.value); }
+
+// Far above any machine, and far enough below 2^64 that budgets of many ranks can be added.
+constexpr Range kAnySize = {0, bytes(Bytes{1ULL << 50})};
+// The largest betas below 1 that stay below 1 when rounded to float32 with digits to spare.
+constexpr Range kBeta = {0, 0.999999};
+
+constexpr std::array kSections = {
+    Section{"budgets",
+            "Hard limits per tier. Nothing is allocated beyond them, and opening a "
+            "session proves that they suffice."},
+    Section{"placement",
+            "Where each kind of state rests between uses: a tier, or fractions of "
+            "every shard over the tiers. Placement never changes the result."},
+    Section{"nvme", "The files that hold the `nvme` tier."},
+    Section{"precision",
+            "Types of the elements that are gathered and reduced; the optimizer "
+            "always keeps fp32 masters and moments."},
+    Section{"optimizer", "The update rule and the verdict on gradients."},
+    Section{"engine", "How much is in flight."},
+    Section{"communicator", "How ranks exchange data."},
+    Section{"outside", "Bytes of the budgets that Strata does not manage but must leave free."},
+};
+
+bool is_tile(Bytes size) {
+  constexpr Bytes kLeast = 256_KiB;
+  return size.value % kLeast.value == 0 && std::has_single_bit(size / kLeast);
+}
+
+bool is_run_name(std::string_view name) {
+  constexpr auto kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"sv;
+  return !name.empty() && name.size() <= 128 && name != "." && name != ".." &&
+         name.find_first_not_of(kAllowed) == std::string_view::npos;
+}
+
+bool is_path(std::string_view path) {
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
+  return !path.empty() && std::none_of(path.begin(), path.end(), is_control);
+}
+
+bool are_directories(const std::vector<std::string>& paths) {
+  auto sorted = paths;
+  std::sort(sorted.begin(), sorted.end());
+  return std::all_of(paths.begin(), paths.end(), is_path) &&
+         std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
+}
+
+constexpr std::array kKeys = {
+    Key{.path = "budgets.device",
+        .field = [](Config& c) -> Field { return &c.budgets.device; },
+        .range = kAnySize,
+        .doc = "Device memory for everything: states at rest, gathered units, gradients, scratch."},
+    Key{.path = "budgets.host",
+        .field = [](Config& c) -> Field { return &c.budgets.host; },
+        .range = kAnySize,
+        .doc = "Pinned host memory: states at rest, staging slabs, gradients before the verdict."},
+    Key{.path = "budgets.nvme",
+        .field = [](Config& c) -> Field { return &c.budgets.nvme; },
+        .range = kAnySize,
+        .doc = "Bytes of files in all of `nvme.directories` together."},
+    Key{.path = "budgets.scope",
+        .field = [](Config& c) -> Field { return &c.budgets.scope; },
+        .doc = "Whether the budgets are for each rank, or for all ranks of one node together."},
+    Key{.path = "placement.param",
+        .field = [](Config& c) -> Field { return &c.placement.param; },
+        .doc = "Homes of the parameters in `precision.param`, from which units are gathered."},
+    Key{.path = "placement.grad",
+        .field = [](Config& c) -> Field { return &c.placement.grad; },
+        .doc = "Homes of the reduced gradients between backward and update."},
+    Key{.path = "placement.optimizer",
+        .field = [](Config& c) -> Field { return &c.placement.optimizer; },
+        .doc = "Homes of the fp32 masters and both moments."},
+    Key{.path = "nvme.directories",
+        .field = [](Config& c) -> Field { return &c.nvme.directories; },
+        .rule = {"of different, non-empty paths without control characters",
+                 [](const Config& c) { return are_directories(c.nvme.directories); }},
+        .doc = "Existing directories, one per disk; relative ones start at the current directory."},
+    Key{.path = "nvme.run",
+        .field = [](Config& c) -> Field { return &c.nvme.run; },
+        .rule = {"of 1 to 128 of A-Z a-z 0-9 . _ - other than \".\" and \"..\"",
+                 [](const Config& c) { return is_run_name(c.nvme.run); }},
+        .doc = "Name of the run's folder in each directory; two live runs need two names."},
+    Key{.path = "nvme.allow_tmpfs",
+        .field = [](Config& c) -> Field { return &c.nvme.allow_tmpfs; },
+        .doc = "Accept directories on tmpfs, whose files are RAM outside every budget (tests)."},
+    Key{.path = "nvme.io_threads",
+        .field = [](Config& c) -> Field { return &c.nvme.io_threads; },
+        .range = {1, 256},
+        .doc = "Threads that carry blocking reads and writes, which is also the queue depth."},
+    Key{.path = "precision.param",
+        .field = [](Config& c) -> Field { return &c.precision.param; },
+        .doc = "Type of the gathered parameters and of the gradients of one micro-batch."},
+    Key{.path = "precision.reduce",
+        .field = [](Config& c) -> Field { return &c.precision.reduce; },
+        .default_from = "precision.param",
+        .doc = "Type of gradients on the wire between ranks."},
+    Key{.path = "optimizer.name",
+        .field = [](Config& c) -> Field { return &c.optimizer.name; },
+        .rule = {"that names an optimizer: \"adamw\"",
+                 [](const Config& c) { return c.optimizer.name == "adamw"; }},
+        .doc = "The update rule."},
+    Key{.path = "optimizer.learning_rate",
+        .field = [](Config& c) -> Field { return &c.optimizer.learning_rate; },
+        .doc = "Rate of the steps whose program names none in `begin_step`."},
+    Key{.path = "optimizer.beta1",
+        .field = [](Config& c) -> Field { return &c.optimizer.beta1; },
+        .range = kBeta,
+        .doc = "Decay of the first moment per step."},
+    Key{.path = "optimizer.beta2",
+        .field = [](Config& c) -> Field { return &c.optimizer.beta2; },
+        .range = kBeta,
+        .doc = "Decay of the second moment per step."},
+    Key{.path = "optimizer.epsilon",
+        .field = [](Config& c) -> Field { return &c.optimizer.epsilon; },
+        .range = {1e-30, 1},
+        .doc = "Added to the root of the second moment; keeps the division finite in float32."},
+    Key{.path = "optimizer.weight_decay",
+        .field = [](Config& c) -> Field { return &c.optimizer.weight_decay; },
+        .doc = "Decoupled decay: a step multiplies weights by 1 - learning rate x this."},
+    Key{.path = "optimizer.clip_norm",
+        .field = [](Config& c) -> Field { return &c.optimizer.clip_norm; },
+        .doc = "Largest global gradient norm; larger ones are scaled down to it. 0: no clipping."},
+    Key{.path = "optimizer.nonfinite",
+        .field = [](Config& c) -> Field { return &c.optimizer.nonfinite; },
+        .doc = "A step with an infinite or NaN gradient: leave all states as they are, or fail."},
+    Key{.path = "engine.max_live_units",
+        .field = [](Config& c) -> Field { return &c.engine.max_live_units; },
+        .range = {1, 1024},
+        .doc = "Gathered units that the program may hold at once."},
+    Key{.path = "engine.max_micro_batches",
+        .field = [](Config& c) -> Field { return &c.engine.max_micro_batches; },
+        .range = {1, 65536},
+        .doc = "Largest number of micro-batches of a step; above 1, gradients accumulate in fp32."},
+    Key{.path = "engine.tile",
+        .field = [](Config& c) -> Field { return &c.engine.tile; },
+        .range = {bytes(256_KiB), bytes(1_GiB)},
+        .rule = {"that is 256 KiB times a power of two",
+                 [](const Config& c) { return is_tile(c.engine.tile); }},
+        .doc =
+            "fp32 bytes of one tile: the piece of a shard that one read, write and update take."},
+    Key{.path = "engine.workers",
+        .field = [](Config& c) -> Field { return &c.engine.workers; },
+        .range = {1, 256},
+        .doc = "Threads for checksums, casts and updates on the host."},
+    Key{.path = "communicator.timeout_s",
+        .field = [](Config& c) -> Field { return &c.communicator.timeout_s; },
+        .range = {0, 86400, true},
+        .doc = "Seconds that a rank waits for a peer before it reports the peer as lost."},
+    Key{.path = "communicator.shared_memory",
+        .field = [](Config& c) -> Field { return &c.communicator.shared_memory; },
+        .doc = "Let ranks of one node exchange through shared memory."},
+    Key{.path = "communicator.window",
+        .field = [](Config& c) -> Field { return &c.communicator.window; },
+        .range = {bytes(4_KiB), bytes(1_GiB)},
+        .doc = "Shared memory per rank and buffer for that exchange."},
+    Key{.path = "outside.device",
+        .field = [](Config& c) -> Field { return &c.outside.device; },
+        .range = kAnySize,
+        .doc = "Part of `budgets.device` for the CUDA context, NCCL and the trainer itself."},
+    Key{.path = "outside.host",
+        .field = [](Config& c) -> Field { return &c.outside.host; },
+        .range = kAnySize,
+        .doc = "Part of `budgets.host` for pinned memory of the trainer itself."},
+};
+
+double TierFractions::*member_of(Tier tier) {
+  switch (tier) {
+    case Tier::device: return &TierFractions::device;
+    case Tier::host: return &TierFractions::host;
+    case Tier::nvme: break;
+  }
+  return &TierFractions::nvme;
+}
+
+// Whether no state rests on `tier`.
+bool is_unused(const Config::Placement& placement, Tier tier) {
+  const auto member = member_of(tier);
+  return placement.param.*member == 0 && placement.grad.*member == 0 &&
+         placement.optimizer.*member == 0;
+}
+
+constexpr std::array kRelations = {
+    Relation{"budgets.device", "be above 0 when a placement uses \"device\"",
+             [](const Config& c) {
+               return c.budgets.device > 0_B || is_unused(c.placement, Tier::device);
+             }},
+    Relation{
+        "budgets.host", "be above 0 when a placement uses \"host\"",
+        [](const Config& c) { return c.budgets.host > 0_B || is_unused(c.placement, Tier::host); }},
+    Relation{
+        "budgets.nvme", "be above 0 when a placement uses \"nvme\"",
+        [](const Config& c) { return c.budgets.nvme > 0_B || is_unused(c.placement, Tier::nvme); }},
+    Relation{"nvme.directories", "name a directory when a placement uses \"nvme\"",
+             [](const Config& c) {
+               return !c.nvme.directories.empty() || is_unused(c.placement, Tier::nvme);
+             }},
+    Relation{"outside.device", "not be above \"budgets.device\"",
+             [](const Config& c) { return c.outside.device <= c.budgets.device; }},
+    Relation{"outside.host", "not be above \"budgets.host\"",
+             [](const Config& c) { return c.outside.host <= c.budgets.host; }},
+};
+
+constexpr std::array kDTypeWords = {Word<DType>{"bf16", DType::bf16},
+                                    Word<DType>{"fp32", DType::fp32}};
+constexpr std::array kScopeWords = {
+    Word<Config::BudgetScope>{"per_rank", Config::BudgetScope::per_rank},
+    Word<Config::BudgetScope>{"per_node", Config::BudgetScope::per_node}};
+constexpr std::array kNonfiniteWords = {Word<Config::Nonfinite>{"skip", Config::Nonfinite::skip},
+                                        Word<Config::Nonfinite>{"abort", Config::Nonfinite::abort}};
+constexpr std::array kTierWords = {Word<Tier>{name_of(Tier::device), Tier::device},
+                                   Word<Tier>{name_of(Tier::host), Tier::host},
+                                   Word<Tier>{name_of(Tier::nvme), Tier::nvme}};
+
+}  // namespace
+
+std::span<const Section> sections() { return kSections; }
+std::span<const Key> keys() { return kKeys; }
+std::span<const Relation> relations() { return kRelations; }
+
+std::span<const Word<DType>> words_of(const DType*) { return kDTypeWords; }
+std::span<const Word<Config::BudgetScope>> words_of(const Config::BudgetScope*) {
+  return kScopeWords;
+}
+std::span<const Word<Config::Nonfinite>> words_of(const Config::Nonfinite*) {
+  return kNonfiniteWords;
+}
+std::span<const Word<Tier>> words_of(const TierFractions*) { return kTierWords; }
+
+double& fraction_of(TierFractions& fractions, Tier tier) { return fractions.*member_of(tier); }
+
+bool is_section(std::string_view path) {
+  const auto named = [path](const Section& section) { return section.name == path; };
+  return std::any_of(kSections.begin(), kSections.end(), named);
+}
+
+const Key* find_key(std::string_view path) {
+  const auto named = [path](const Key& key) { return key.path == path; };
+  const auto* found = std::find_if(kKeys.begin(), kKeys.end(), named);
+  return found == kKeys.end() ? nullptr : found;
+}
+
+std::optional<Field> field_at(Config& config, std::string_view path) {
+  if (const Key* key = find_key(path)) return key->field(config);
+  const std::size_t dot = path.rfind('.');
+  const Key* parent = dot == path.npos ? nullptr : find_key(path.substr(0, dot));
+  if (parent == nullptr) return std::nullopt;
+  const Field field = parent->field(config);
+  const auto* fractions = std::get_if<TierFractions*>(&field);
+  if (fractions == nullptr) return std::nullopt;
+  for (const auto& tier : kTierWords) {
+    if (tier.text == path.substr(dot + 1)) return &fraction_of(**fractions, tier.value);
+  }
+  return std::nullopt;
+}
+
+std::string join_path(std::string_view parent, std::string_view name) {
+  std::string path(parent);
+  if (!parent.empty()) path += '.';
+  return path.append(name);
+}
+
+std::vector<std::string_view> names_below(std::string_view path) {
+  std::vector<std::string_view> names;
+  if (path.empty()) {
+    for (const Section& section : kSections) names.push_back(section.name);
+  } else if (find_key(path) != nullptr) {
+    for (const auto& tier : kTierWords) names.push_back(tier.text);
+  }
+  for (const Key& key : kKeys) {
+    const std::size_t dot = key.path.find('.');
+    if (key.path.substr(0, dot) == path) names.push_back(key.path.substr(dot + 1));
+  }
+  return names;
+}
+
+std::vector<std::string> valid_paths() {
+  std::vector<std::string> paths;
+  for (const Section& section : kSections) paths.emplace_back(section.name);
+  Config scratch;
+  for (const Key& key : kKeys) {
+    paths.emplace_back(key.path);
+    if (!std::holds_alternative<TierFractions*>(key.field(scratch))) continue;
+    for (const auto& tier : kTierWords) {
+      paths.push_back(join_path(key.path, tier.text));
+    }
+  }
+  return paths;
+}
+
+}  // namespace strata::config

@@ -1,0 +1,203 @@
+// Opening and closing a session.
+#include "session/session_impl.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+
+#include "base/check.hpp"
+#include "base/rng.hpp"
+#include "plan/byte_floor.hpp"
+#include "session/agreement.hpp"
+#include "session/factory.hpp"
+
+namespace strata {
+
+StateTable state_table_for(const Model& model, const Config& config) {
+  const bool reduced_twice = std::ranges::any_of(model.units(), [](const UnitSpec& unit) {
+    return unit.options.reduces_per_micro_batch > 1;
+  });
+  return adamw_state_table({.param = config.precision.param,
+                            .wire = config.precision.reduce,
+                            .accumulates = reduced_twice || config.engine.max_micro_batches > 1});
+}
+
+std::array<Bytes, kTierCount> budgets_of_rank(const Config& config, std::uint32_t ranks_per_node) {
+  const std::uint64_t sharers =
+      config.budgets.scope == Config::BudgetScope::per_node ? ranks_per_node : 1;
+  return {config.budgets.device / sharers, config.budgets.host / sharers,
+          config.budgets.nvme / sharers};
+}
+
+SessionImpl::SessionImpl(const Model& model, const Config& config, Backends backends,
+                         SessionOptions options)
+    : model_(model),
+      config_(config),
+      options_(std::move(options)),
+      communicator_(std::move(backends.communicator)),
+      device_(std::move(backends.device)),
+      io_(std::move(backends.block_io)) {
+  STRATA_ASSERT(communicator_ != nullptr, "a session needs a communicator");
+}
+
+SessionImpl::~SessionImpl() {
+  engine_.reset();
+  at_rest_.clear();
+  map_.reset();
+  if (store_) store_->close();
+  if (device_) device_->close();
+}
+
+void SessionImpl::open() {
+  communicator_->set_timeout(std::chrono::milliseconds(
+      static_cast<std::int64_t>(std::llround(config_.communicator.timeout_s * 1000))));
+  std::optional<Error> mine;
+  try {
+    config_.validate();
+    make_geometry();
+    plan_.require_fit();
+    if (!device_) {
+      const Bytes budget = plan_.budgets[static_cast<std::size_t>(Tier::device)];
+      device_ = make_device(budget - config_.outside.device);
+    }
+    if (!io_) io_ = make_block_io(config_, options_.log);
+    allocate();
+  } catch (const Error& error) {
+    mine = error;
+  }
+  agree_on_success(*communicator_, mine ? &*mine : nullptr, "open the session");
+  agree_on_session();
+  communicator_->attach(*device_);
+  const auto reservation = [&](Tier tier, MemoryPurpose purpose) -> Reservation& {
+    static const std::string kNone = "none";
+    for (std::size_t i = 0; i < plan_.lines.size(); ++i) {
+      if (plan_.lines[i].tier == tier && plan_.lines[i].purpose == purpose) {
+        return *reservations_[i];
+      }
+    }
+    reservations_.push_back(std::make_unique<Reservation>(
+        *budgets_[static_cast<std::size_t>(tier)], kNone, Bytes{}));
+    return *reservations_.back();
+  };
+  const EngineReservations engine_reservations{
+      .gathers = reservation(Tier::device, MemoryPurpose::gathers),
+      .gradient_buffer = reservation(Tier::device, MemoryPurpose::gradient_buffer),
+      .staging_gather = reservation(Tier::host, MemoryPurpose::staging_gather),
+      .staging_gradient = reservation(Tier::host, MemoryPurpose::staging_gradient),
+      .staging_update = reservation(Tier::host, MemoryPurpose::staging_update),
+      .staging_checkpoint = reservation(Tier::host, MemoryPurpose::staging_checkpoint)};
+  engine_ = std::make_unique<Engine>(geometry_, *map_, *device_, *io_, *store_, *communicator_,
+                                     engine_reservations, config_.engine.workers);
+}
+
+void SessionImpl::make_geometry() {
+  StateGeometry& g = geometry_;
+  g.rank = communicator_->rank();
+  g.layout = make_layout(model_, communicator_->size());
+  g.table = state_table_for(model_, config_);
+  g.tile_elems = config_.engine.tile / size_of(DType::fp32);
+  g.placement = make_placement(g.layout, g.table, config_.placement, g.tile_elems);
+  g.max_live_units = config_.engine.max_live_units;
+  for (std::uint32_t u = 0; u < g.layout.units.size(); ++u) {
+    g.gather_slot = std::max(g.gather_slot, gathered_bytes(g.layout, g.table, UnitId{u}));
+    g.gradient_slot = std::max(g.gradient_slot, gradient_bytes(g.layout, g.table, UnitId{u}));
+  }
+  g.staging = plan_staging(g.layout, g.table, g.placement, g.tile_elems);
+  plan_ = strata::plan_memory(g.layout, g.table, g.placement, config_,
+                              budgets_of_rank(config_, communicator_->host_size()),
+                              {.device_scratch = options_.device_scratch,
+                               .host_scratch = options_.host_scratch,
+                               .communicator_staging = communicator_->staging_bytes()});
+  std::uint64_t tensors = 0;
+  for (const UnitSpec& unit : model_.units()) {
+    first_tensor_.push_back(tensors);
+    tensors += unit.tensors.size();
+  }
+  tensor_updates_.assign(tensors, 0);
+}
+
+void SessionImpl::allocate() {
+  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
+    budgets_.push_back(
+        std::make_unique<Budget>(tier, plan_.budgets[static_cast<std::size_t>(tier)]));
+  }
+  for (const MemoryLine& line : plan_.lines) {
+    const bool promised_later = line.purpose == MemoryPurpose::scratch;
+    reservations_.push_back(std::make_unique<Reservation>(
+        *budgets_[static_cast<std::size_t>(line.tier)], line.what,
+        promised_later ? Bytes{} : line.size));
+    const bool used_from_the_start = line.purpose == MemoryPurpose::at_rest ||
+                                     line.purpose == MemoryPurpose::gradient_sums ||
+                                     line.purpose == MemoryPurpose::communicator ||
+                                     line.purpose == MemoryPurpose::outside;
+    if (used_from_the_start) at_rest_.push_back(reservations_.back()->lease(line.size));
+  }
+  store_ = std::make_unique<ExtentStore>(*io_, ExtentStoreOptions{.directories = config_.nvme.directories,
+                                                                  .run = config_.nvme.run,
+                                                                  .rank = communicator_->rank(),
+                                                                  .allow_tmpfs = config_.nvme.allow_tmpfs});
+  map_ = std::make_unique<StateMap>(geometry_, *device_, *store_, options_.log);
+  surplus_ = RangeAllocator(map_->device_surplus());
+  store_->open();
+}
+
+namespace {
+
+std::uint64_t hash_text(std::uint64_t seed, std::string_view text) {
+  for (const char c : text) seed = rng::at(seed, static_cast<unsigned char>(c));
+  return seed;
+}
+
+}  // namespace
+
+void SessionImpl::agree_on_session() {
+  std::uint64_t model_hash = 0;
+  for (const UnitSpec& unit : model_.units()) {
+    model_hash = hash_text(model_hash, unit.name);
+    model_hash = rng::at(model_hash, unit.options.reduces_per_micro_batch);
+    for (const TensorSpec& tensor : unit.tensors) {
+      model_hash = hash_text(model_hash, tensor.name);
+      for (const std::uint64_t extent : tensor.shape) model_hash = rng::at(model_hash, extent);
+      model_hash = rng::at(model_hash, tensor.group * 2 + (tensor.trainable ? 1 : 0));
+    }
+  }
+  communicator_->agree(std::as_bytes(std::span(&model_hash, 1)), "the model");
+  // Placement, budgets and directories may differ between ranks; what decides bits may not.
+  Config shared;
+  shared.precision = config_.precision;
+  shared.optimizer = config_.optimizer;
+  shared.engine.max_micro_batches = config_.engine.max_micro_batches;
+  const std::uint64_t config_hash = hash_text(0, shared.to_json());
+  communicator_->agree(std::as_bytes(std::span(&config_hash, 1)),
+                       "precision, optimizer or engine.max_micro_batches");
+}
+
+TierUsage SessionImpl::usage(Tier tier) const {
+  const Budget& budget = *budgets_[static_cast<std::size_t>(tier)];
+  return {budget.limit(), budget.reserved(), budget.in_use(), budget.peak_in_use()};
+}
+
+LinkBytes SessionImpl::bytes_moved() const {
+  const EngineCounters engine = engine_->counters();
+  const IoCounters io = io_->counters();
+  return {.nvme_read = io.read,
+          .nvme_written = io.written,
+          .host_to_device = Bytes{engine.host_to_device},
+          .device_to_host = Bytes{engine.device_to_host},
+          .gathered = Bytes{engine.gathered},
+          .reduced = Bytes{engine.reduced}};
+}
+
+Session::LinkFloor SessionImpl::byte_floor(std::uint32_t micro_batches) const {
+  const ByteFloor total =
+      strata::byte_floor(geometry_.layout, geometry_.table, geometry_.placement, micro_batches);
+  const double share =
+      static_cast<double>(model_.count_elems()) / static_cast<double>(communicator_->size());
+  return {total.nvme_read / share, total.nvme_written / share, total.host_to_device / share,
+          total.device_to_host / share};
+}
+
+}  // namespace strata

@@ -1,0 +1,138 @@
+// What stands behind Session: the parts in the order in which they depend on each other, the
+// state of the step in progress, and the rules of the program (which call is legal when).
+// Thread: as Session.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "engine/state_map.hpp"
+#include "layout/layout.hpp"
+#include "layout/memory_floor.hpp"
+#include "memory/budget.hpp"
+#include "memory/extent_store.hpp"
+#include "memory/range_allocator.hpp"
+#include "optim/adamw.hpp"
+#include "plan/pattern.hpp"
+#include "strata/session.hpp"
+
+namespace strata {
+
+StateTable state_table_for(const Model& model, const Config& config);
+std::array<Bytes, kTierCount> budgets_of_rank(const Config& config, std::uint32_t ranks_per_node);
+
+class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
+ public:
+  SessionImpl(const Model& model, const Config& config, Backends backends, SessionOptions options);
+  ~SessionImpl();
+  SessionImpl(const SessionImpl&) = delete;
+  SessionImpl& operator=(const SessionImpl&) = delete;
+
+  // The second half of Session::open(): everything that can fail.
+  void open();
+
+  void initialize(UnitId unit, const FillFunction& fill);
+  Step begin_step(StepOptions options);
+  GatherLease gather(UnitId unit, StreamId stream);
+  GradientLease gradients(UnitId unit, StreamId stream);
+  void reduce(GradientLease lease, StreamId stream);
+  StepResult end_step();
+  void abandon_step() noexcept;
+  ScratchLease scratch(Tier tier, Bytes size);
+  void read(UnitId unit, const std::string& kind, const ReadFunction& visit);
+  std::string weights_hash(bool all_states);
+
+  // The engine's half of ending leases.
+  void end_gather(UnitId unit, const std::vector<StreamId>& streams) noexcept;
+  void end_gradients(StreamId stream) noexcept;
+  void end_scratch(std::span<std::byte> memory) noexcept { surplus_.release(memory); }
+  TensorView tensor_view(UnitId unit, TensorId tensor) const;
+  GradientView gradient_view(UnitId unit, TensorId tensor, std::span<std::byte> buffer);
+
+  TierUsage usage(Tier tier) const;
+  LinkBytes bytes_moved() const;
+  Session::LinkFloor byte_floor(std::uint32_t micro_batches) const;
+
+  Device& device() { return *device_; }
+  Communicator& communicator() { return *communicator_; }
+  const Model& model() const { return model_; }
+  const Config& config() const { return config_; }
+  const MemoryPlan& memory_plan() const { return plan_; }
+  std::uint64_t completed_steps() const { return completed_steps_; }
+
+ private:
+  struct StepState {
+    bool active = false;
+    StepOptions options;
+    std::vector<std::uint32_t> reductions;  // made so far, by unit
+    std::vector<UnitId> reduce_order;       // units in the order of their latest reduction
+    std::vector<std::uint8_t> present;      // by global tensor index
+    StepSeconds seconds;
+    std::int64_t begin_ns = 0;
+    LinkBytes bytes_before;
+  };
+
+  // What all ranks know after the verdict.
+  struct Verdict {
+    bool nonfinite = false;
+    double sum_of_squares = 0;
+    std::vector<std::uint8_t> present;
+  };
+
+  void make_geometry();
+  void allocate();
+  void agree_on_session();
+
+  // Runs `call`, and on a fatal Error fails the session and tells the peers.
+  template <class Call>
+  auto guarded(Call&& call);
+  void fail(const Error& error) noexcept;
+  void require_step(bool active, std::string_view call) const;
+  void agree(ProgramCall call, std::uint64_t detail = 0);
+  void check_unit(UnitId unit) const;
+  void check_step_options(const StepOptions& options) const;
+
+  std::uint32_t declared_reductions(UnitId unit) const;
+  std::uint64_t tensor_index(UnitId unit, TensorId tensor) const {
+    return first_tensor_[unit.value] + tensor.value;
+  }
+  Verdict agree_on_verdict(const LocalVerdict& local);
+  void apply_update(const Verdict& verdict, double gradient_factor);
+  std::map<std::uint64_t, AdamWCoefficients> coefficients_of_step(const Verdict& verdict,
+                                                                  double gradient_factor);
+  KindId kind_named(const std::string& name) const;
+  std::uint64_t hash_kind(UnitId unit, KindId kind);
+
+  const Model model_;
+  const Config config_;
+  const SessionOptions options_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<BlockIo> io_;
+  SteadyClock clock_;
+
+  StateGeometry geometry_;
+  MemoryPlan plan_;
+  std::vector<std::unique_ptr<Budget>> budgets_;            // by tier
+  std::vector<std::unique_ptr<Reservation>> reservations_;  // by line of the plan, scratch left out
+  std::unique_ptr<ExtentStore> store_;
+  std::unique_ptr<StateMap> map_;
+  std::vector<Lease> at_rest_;
+  RangeAllocator surplus_;
+  std::unique_ptr<Engine> engine_;
+
+  std::vector<std::uint64_t> first_tensor_;    // by unit: global index of its first tensor
+  std::vector<std::uint64_t> tensor_updates_;  // by global tensor index
+  std::uint64_t completed_steps_ = 0;
+  StepState step_;
+  PatternBook patterns_;
+  std::mutex failure_mutex_;
+  std::optional<Error> failure_;  // guarded by failure_mutex_
+};
+
+}  // namespace strata

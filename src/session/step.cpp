@@ -1,0 +1,328 @@
+// The program's calls inside a step, and the verdict that ends it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.hpp"
+#include "base/rng.hpp"
+#include "session/agreement.hpp"
+#include "session/guard.hpp"
+#include "session/session_impl.hpp"
+
+namespace strata {
+namespace {
+
+constexpr double kSecond = 1e9;
+
+// Adds the time between construction and destruction to `seconds`.
+class Stopwatch {
+ public:
+  Stopwatch(const Clock& clock, double& seconds)
+      : clock_(clock), seconds_(seconds), begin_ns_(clock.now_ns()) {}
+  ~Stopwatch() { seconds_ += static_cast<double>(clock_.now_ns() - begin_ns_) / kSecond; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  const Clock& clock_;
+  double& seconds_;
+  std::int64_t begin_ns_;
+};
+
+std::uint64_t hash_of(const StepOptions& options) {
+  std::uint64_t hash = std::hash<std::string>{}(options.pattern);
+  hash = rng::at(hash, options.micro_batches);
+  hash = rng::at(hash, std::bit_cast<std::uint64_t>(options.gradient_scale));
+  for (const GroupRates& rates : options.groups) {
+    hash = rng::at(hash, std::bit_cast<std::uint64_t>(rates.learning_rate));
+    hash = rng::at(hash, std::bit_cast<std::uint64_t>(rates.weight_decay));
+  }
+  return hash;
+}
+
+}  // namespace
+
+void SessionImpl::fail(const Error& error) noexcept {
+  {
+    const std::scoped_lock lock(failure_mutex_);
+    if (failure_) return;
+    failure_ = error;
+  }
+  communicator_->abort(error.what());
+}
+
+void SessionImpl::require_step(bool active, std::string_view call) const {
+  if (step_.active == active) return;
+  throw Error(ErrorCode::invalid_argument,
+              active ? fmt::format("{}() outside a step: call begin_step() first", call)
+                     : fmt::format("{}() inside a step: end the step first", call));
+}
+
+void SessionImpl::check_unit(UnitId unit) const {
+  if (unit.value < model_.units().size()) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("unit {} of a model with {} units", unit.value, model_.units().size()));
+}
+
+void SessionImpl::agree(ProgramCall call, std::uint64_t detail) {
+  const CallToAgree mine{call, patterns_.calls_so_far(), detail};
+  patterns_.record(call);
+  agree_on_call(*communicator_, mine, step_.options.pattern,
+                [&](UnitId unit) { return model_.unit(unit).name; });
+}
+
+std::uint32_t SessionImpl::declared_reductions(UnitId unit) const {
+  return step_.options.micro_batches * model_.unit(unit).options.reduces_per_micro_batch;
+}
+
+void SessionImpl::check_step_options(const StepOptions& options) const {
+  if (options.micro_batches == 0 || options.micro_batches > config_.engine.max_micro_batches) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("begin_step with micro_batches = {}: engine.max_micro_batches allows 1 "
+                            "to {}",
+                            options.micro_batches, config_.engine.max_micro_batches));
+  }
+  if (!std::isfinite(options.gradient_scale)) {
+    throw Error(ErrorCode::invalid_argument, "begin_step with a gradient_scale that is not finite");
+  }
+  if (options.groups.empty()) return;
+  for (const UnitSpec& unit : model_.units()) {
+    for (const TensorSpec& tensor : unit.tensors) {
+      if (tensor.group < options.groups.size()) continue;
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("tensor {} is in group {} but begin_step got rates for {} groups",
+                              tensor.name, tensor.group, options.groups.size()),
+                  {.unit = unit.name});
+    }
+  }
+}
+
+Step SessionImpl::begin_step(StepOptions options) {
+  guarded([&] {
+    require_step(false, "begin_step");
+    check_step_options(options);
+    step_ = StepState{.active = true,
+                      .options = std::move(options),
+                      .reductions = std::vector<std::uint32_t>(model_.units().size()),
+                      .reduce_order = {},
+                      .present = std::vector<std::uint8_t>(tensor_updates_.size()),
+                      .seconds = {},
+                      .begin_ns = clock_.now_ns(),
+                      .bytes_before = bytes_moved()};
+    patterns_.begin(step_.options.pattern);
+    agree({CallKind::begin_step, {}}, hash_of(step_.options));
+  });
+  return Step(shared_from_this());
+}
+
+GatherLease SessionImpl::gather(UnitId unit, StreamId stream) {
+  return guarded([&] {
+    require_step(true, "gather");
+    check_unit(unit);
+    const Stopwatch watch(clock_, step_.seconds.gather_wait);
+    agree({CallKind::gather, unit});
+    device_->wait(stream, engine_->gather(unit));
+    GatherLease lease;
+    lease.session_ = shared_from_this();
+    lease.unit_ = unit;
+    lease.streams_ = {stream};
+    return lease;
+  });
+}
+
+void SessionImpl::end_gather(UnitId unit, const std::vector<StreamId>& streams) noexcept {
+  std::vector<Event> last_uses;
+  for (const StreamId stream : streams) last_uses.push_back(device_->record(stream));
+  engine_->release_gather(unit, std::move(last_uses));
+}
+
+TensorView SessionImpl::tensor_view(UnitId unit, TensorId tensor) const {
+  const DType dtype = geometry_.table[kParamKind].dtype;
+  const auto [found, range] = geometry_.layout.locate(unit, tensor);
+  const std::byte* base = engine_->gathered(unit).data();
+  for (const std::uint32_t s : geometry_.layout.segments_of(unit)) {
+    if (s == found) break;
+    const Bytes size =
+        geometry_.layout.segments[s].shard_elems * geometry_.layout.group_size * size_of(dtype);
+    base += round_up(size, kPieceAlign).value;
+  }
+  return {base + range.begin_elems * size_of(dtype).value, dtype, range.count_elems};
+}
+
+GradientLease SessionImpl::gradients(UnitId unit, StreamId stream) {
+  return guarded([&] {
+    require_step(true, "gradients");
+    check_unit(unit);
+    if (step_.reductions[unit.value] == declared_reductions(unit)) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("all {} declared reductions of this step were made already; declare "
+                              "more micro_batches or reduces_per_micro_batch",
+                              declared_reductions(unit)),
+                  {.unit = model_.unit(unit).name});
+    }
+    const Stopwatch watch(clock_, step_.seconds.gradient_wait);
+    patterns_.record({CallKind::gradients, unit});
+    const std::span<std::byte> buffer = engine_->acquire_gradients(unit);
+    device_->zero(stream, buffer.data(), Bytes{buffer.size()});
+    GradientLease lease;
+    lease.session_ = shared_from_this();
+    lease.unit_ = unit;
+    lease.stream_ = stream;
+    lease.buffer_ = buffer;
+    return lease;
+  });
+}
+
+void SessionImpl::end_gradients(StreamId stream) noexcept {
+  engine_->drop_gradients(device_->record(stream));
+}
+
+GradientView SessionImpl::gradient_view(UnitId unit, TensorId tensor, std::span<std::byte> buffer) {
+  // The trainable segment comes first in a unit, so its tensors' places are the buffer's.
+  const auto [segment, range] = geometry_.layout.locate(unit, tensor);
+  if (!geometry_.layout.segments[segment].trainable) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("tensor {} is frozen and has no gradient",
+                            model_.unit(unit).tensors[tensor.value].name),
+                {.unit = model_.unit(unit).name});
+  }
+  step_.present[tensor_index(unit, tensor)] = 1;
+  const DType dtype = geometry_.table.wire;
+  return {buffer.data() + range.begin_elems * size_of(dtype).value, dtype, range.count_elems};
+}
+
+void SessionImpl::reduce(GradientLease lease, StreamId stream) {
+  guarded([&] {
+    require_step(true, "reduce");
+    if (lease.session_.get() != this) {
+      throw Error(ErrorCode::invalid_argument, "reduce() of an empty or foreign gradient lease");
+    }
+    const UnitId unit = lease.unit_;
+    agree({CallKind::reduce, unit});
+    const std::uint32_t made = step_.reductions[unit.value]++;
+    std::erase(step_.reduce_order, unit);
+    step_.reduce_order.push_back(unit);
+    lease.session_.reset();
+    engine_->reduce(unit, device_->record(stream),
+                    {.first = made == 0, .last = made + 1 == declared_reductions(unit)});
+  });
+}
+
+void SessionImpl::abandon_step() noexcept {
+  step_.active = false;
+  patterns_.abandon();
+}
+
+SessionImpl::Verdict SessionImpl::agree_on_verdict(const LocalVerdict& local) {
+  struct Header {
+    double sum_of_squares;
+    std::uint64_t nonfinite;
+  };
+  const Header mine{local.sum_of_squares, local.nonfinite ? 1U : 0U};
+  std::vector<std::byte> record(sizeof(Header) + step_.present.size());
+  std::memcpy(record.data(), &mine, sizeof(Header));
+  std::memcpy(record.data() + sizeof(Header), step_.present.data(), step_.present.size());
+  const std::vector<std::byte> all =
+      communicator_->size() == 1 ? record : communicator_->exchange(record);
+  Verdict verdict{.present = std::vector<std::uint8_t>(step_.present.size())};
+  for (std::uint32_t r = 0; r < communicator_->size(); ++r) {
+    const std::byte* theirs = all.data() + r * record.size();
+    Header header{};
+    std::memcpy(&header, theirs, sizeof(Header));
+    verdict.sum_of_squares += header.sum_of_squares;
+    verdict.nonfinite |= header.nonfinite != 0;
+    for (std::size_t i = 0; i < verdict.present.size(); ++i) {
+      verdict.present[i] |= static_cast<std::uint8_t>(theirs[sizeof(Header) + i]);
+    }
+  }
+  return verdict;
+}
+
+std::map<std::uint64_t, AdamWCoefficients> SessionImpl::coefficients_of_step(
+    const Verdict& verdict, double gradient_factor) {
+  std::map<std::uint64_t, AdamWCoefficients> coefficients;
+  const Config::Optimizer& optimizer = config_.optimizer;
+  for (const UnitId unit : step_.reduce_order) {
+    const auto& tensors = model_.unit(unit).tensors;
+    for (std::uint32_t t = 0; t < tensors.size(); ++t) {
+      const std::uint64_t index = tensor_index(unit, TensorId{t});
+      if (verdict.present[index] == 0) continue;
+      const GroupRates rates = step_.options.groups.empty()
+                                   ? GroupRates{optimizer.learning_rate, optimizer.weight_decay}
+                                   : step_.options.groups[tensors[t].group];
+      coefficients[index] = adamw_coefficients(
+          {rates.learning_rate, rates.weight_decay, optimizer.beta1, optimizer.beta2,
+           optimizer.epsilon},
+          ++tensor_updates_[index], gradient_factor);
+    }
+  }
+  return coefficients;
+}
+
+void SessionImpl::apply_update(const Verdict& verdict, double gradient_factor) {
+  const auto coefficients = coefficients_of_step(verdict, gradient_factor);
+  const auto runs = [&](std::uint32_t s, const Tile& tile) {
+    const Segment& segment = geometry_.layout.segments[s];
+    std::vector<AdamWRun> tile_runs;
+    for (const TensorPart& part : tensor_parts(segment, geometry_.rank, tile.begin_elems,
+                                               tile.begin_elems + tile.count_elems)) {
+      const auto found = coefficients.find(tensor_index(segment.unit, part.tensor.tensor));
+      if (found == coefficients.end()) continue;
+      tile_runs.push_back({part.offset_in_range_elems, part.count_elems, found->second});
+    }
+    return tile_runs;
+  };
+  // The next forward needs first what backward reduced last.
+  engine_->update({step_.reduce_order.rbegin(), step_.reduce_order.rend()}, runs);
+}
+
+StepResult SessionImpl::end_step() {
+  return guarded([&] {
+    require_step(true, "end");
+    StepResult result;
+    agree({CallKind::end_step, {}});
+    step_.active = false;
+    LocalVerdict local;
+    {
+      const Stopwatch watch(clock_, step_.seconds.drain);
+      std::vector<UnitId> incomplete;
+      for (const UnitId unit : step_.reduce_order) {
+        if (step_.reductions[unit.value] < declared_reductions(unit)) incomplete.push_back(unit);
+      }
+      local = engine_->finish_gradients(step_.reduce_order, incomplete);
+    }
+    if (!step_.reduce_order.empty()) {
+      Verdict verdict;
+      {
+        const Stopwatch watch(clock_, step_.seconds.verdict);
+        verdict = agree_on_verdict(local);
+      }
+      const double scale = step_.options.gradient_scale;
+      result.grad_norm = std::sqrt(verdict.sum_of_squares) * std::abs(scale);
+      result.skipped = verdict.nonfinite || !std::isfinite(result.grad_norm);
+      if (result.skipped && config_.optimizer.nonfinite == Config::Nonfinite::abort) {
+        throw Error(ErrorCode::numerics,
+                    fmt::format("a gradient of step {} is not finite (optimizer.nonfinite is "
+                                "\"abort\"); the weights are those of the step before",
+                                completed_steps_ + 1));
+      }
+      if (!result.skipped) {
+        const Stopwatch watch(clock_, step_.seconds.update);
+        result.clip_factor = clip_factor(result.grad_norm, config_.optimizer.clip_norm);
+        apply_update(verdict, scale * result.clip_factor);
+        result.updated = true;
+        ++completed_steps_;
+      }
+    }
+    result.step = completed_steps_;
+    result.pattern_repeated = patterns_.end();
+    result.seconds = step_.seconds;
+    result.seconds.total = static_cast<double>(clock_.now_ns() - step_.begin_ns) / kSecond;
+    result.bytes = bytes_moved() - step_.bytes_before;
+    return result;
+  });
+}
+
+}  // namespace strata
