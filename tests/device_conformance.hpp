@@ -1,0 +1,50 @@
+// What every Device must do, whatever runs beneath it. A new implementation joins with a fixture
+// of a few lines: it describes how it is made and instantiates the suite (cpu_device_test.cpp).
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "strata/device.hpp"
+
+namespace strata::test {
+
+struct DeviceUnderTest {
+  std::string name;
+  std::function<std::unique_ptr<Device>(Bytes arena)> make;
+  // Complaints about the test's own program; a device that does not check has none.
+  std::function<std::vector<std::string>(Device&)> violations = [](Device&) {
+    return std::vector<std::string>{};
+  };
+};
+
+class DeviceConformance : public ::testing::TestWithParam<DeviceUnderTest> {
+ protected:
+  static constexpr Bytes kArena = 1_MiB;
+
+  void SetUp() override { device_ = GetParam().make(kArena); }
+  void TearDown() override;
+
+  // The next `size_bytes` of the arena, leased.
+  std::span<std::byte> take(std::size_t size_bytes);
+
+  // Waits for all work on `stream`, and returns the bytes of device memory at `data`.
+  std::vector<std::byte> download(StreamId stream, std::span<const std::byte> data);
+  // Enqueues the copy of `bytes`, which must live until it has run.
+  void upload(StreamId stream, std::span<std::byte> to, std::span<const std::byte> bytes);
+
+  void finish(StreamId stream) { device_->synchronize(device_->record(stream)); }
+
+  std::unique_ptr<Device> device_;
+
+ private:
+  std::size_t taken_ = 0;
+};
+
+}  // namespace strata::test

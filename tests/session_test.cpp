@@ -1,0 +1,500 @@
+// Whole sessions on real streams: placements, precision, accumulation, verdict, errors.
+#include "strata/session.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "cpu/cpu_device.hpp"
+#include "self/self_communicator.hpp"
+#include "support/in_process_ranks.hpp"
+#include "support/simulated_disk.hpp"
+#include "support/toy_program.hpp"
+
+namespace strata::test {
+namespace {
+
+Backends cpu_backends(const Config& config, std::unique_ptr<Communicator> communicator) {
+  Backends backends;
+  backends.communicator = std::move(communicator);
+  backends.device = std::make_unique<CpuDevice>(CpuDevice::Options{.arena = config.budgets.device});
+  backends.block_io = std::make_unique<SimulatedDisk>(
+      SimulatedDisk::Options{.delivery = SimulatedDisk::Delivery::background});
+  return backends;
+}
+
+ToyResult run_alone(const ToyOptions& options, const Config& config,
+                    const std::function<void(Session&)>& inspect = {}) {
+  return run_toy(options, config, cpu_backends(config, create_self_communicator()), inspect);
+}
+
+// Rank 0's result; all ranks' hashes are asserted equal.
+ToyResult run_on_ranks(std::uint32_t ranks, const ToyOptions& options, const Config& config) {
+  InProcessWorld world(ranks, options.seed);
+  std::vector<ToyResult> results(ranks);
+  run_ranks(ranks, [&](Rank rank, Communicator&) {
+    results[rank.value] =
+        run_toy(options, config, cpu_backends(config, world.communicator(rank)));
+  });
+  for (const ToyResult& result : results) {
+    EXPECT_EQ(result.states_hash, results[0].states_hash);
+    for (std::size_t s = 0; s < result.steps.size(); ++s) {
+      const double norm = results[0].steps[s].grad_norm;
+      EXPECT_TRUE(result.steps[s].grad_norm == norm || std::isnan(norm));
+    }
+  }
+  return results[0];
+}
+
+struct Placed {
+  const char* name;
+  TierFractions param, grad, optimizer;
+};
+constexpr Placed kPlacements[] = {
+    {"device", kDevice, kDevice, kDevice}, {"host", kHost, kHost, kHost},
+    {"nvme", kNvme, kNvme, kNvme},         {"optimizer on nvme", kHost, kHost, kNvme},
+    {"mixed", kMixed, kMixed, kMixed},     {"crossed", kNvme, kDevice, kMixed},
+};
+
+TEST(Session, PlacementNeverChangesTheResult) {
+  for (const std::uint32_t ranks : {1U, 2U, 4U}) {
+    for (const std::uint32_t micro_batches : {1U, 3U}) {
+      const ToyOptions options{.micro_batches = micro_batches};
+      std::string expected;
+      for (const Placed& placed : kPlacements) {
+        Config config = toy_config(placed.param, placed.grad, placed.optimizer);
+        config.engine.max_micro_batches = micro_batches;
+        const ToyResult result = run_on_ranks(ranks, options, config);
+        if (expected.empty()) expected = result.states_hash;
+        EXPECT_EQ(result.states_hash, expected)
+            << placed.name << ", " << ranks << " ranks, " << micro_batches << " micro-batches";
+      }
+    }
+  }
+}
+
+// AdamW in fp64 on fp32 weights and gradients, written from the paper and not from the library.
+class Reference {
+ public:
+  Reference(const ToyOptions& options, const Config& config)
+      : options_(options), config_(config), model_(toy_model(options)) {
+    for (std::uint32_t u = 0; u < model_.units().size(); ++u) {
+      for (std::uint32_t t = 0; t < model_.units()[u].tensors.size(); ++t) {
+        const TensorSpec& tensor = model_.units()[u].tensors[t];
+        State& state = states_[{u, t}];
+        for (std::uint64_t i = 0; i < tensor.count_elems(); ++i) {
+          state.w.push_back(toy_initial(options.seed, UnitId{u}, TensorId{t}, i));
+        }
+        state.m.assign(state.w.size(), 0);
+        state.v.assign(state.w.size(), 0);
+        state.trainable = tensor.trainable;
+      }
+    }
+  }
+
+  double step(std::uint32_t step, std::uint32_t ranks) {
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<double>> gradients;
+    double squares = 0;
+    for (auto& [key, state] : states_) {
+      if (!state.trainable) continue;
+      auto& g = gradients[key];
+      for (std::uint64_t i = 0; i < state.w.size(); ++i) {
+        double sum = 0;
+        for (std::uint32_t m = 0; m < options_.micro_batches; ++m) {
+          for (std::uint32_t r = 0; r < ranks; ++r) {
+            sum += toy_gradient(options_.seed, step, m, r, UnitId{key.first},
+                                TensorId{key.second}, i, static_cast<float>(state.w[i]));
+          }
+        }
+        g.push_back(sum / ranks);
+        squares += g.back() * g.back();
+      }
+    }
+    const double norm = std::sqrt(squares);
+    const Config::Optimizer& o = config_.optimizer;
+    const double factor = o.clip_norm > 0 ? std::min(1.0, o.clip_norm / (norm + 1e-6)) : 1;
+    const double t = step + 1;
+    for (auto& [key, g] : gradients) {
+      State& state = states_[key];
+      for (std::size_t i = 0; i < g.size(); ++i) {
+        const double gi = g[i] * factor;
+        state.w[i] -= o.learning_rate * o.weight_decay * state.w[i];
+        state.m[i] = o.beta1 * state.m[i] + (1 - o.beta1) * gi;
+        state.v[i] = o.beta2 * state.v[i] + (1 - o.beta2) * gi * gi;
+        const double m_hat = state.m[i] / (1 - std::pow(o.beta1, t));
+        const double v_hat = state.v[i] / (1 - std::pow(o.beta2, t));
+        state.w[i] -= o.learning_rate * m_hat / (std::sqrt(v_hat) + o.epsilon);
+      }
+    }
+    return norm;
+  }
+
+  double weight(UnitId unit, TensorId tensor, std::uint64_t i) {
+    return states_[{unit.value, tensor.value}].w[i];
+  }
+
+ private:
+  struct State {
+    std::vector<double> w, m, v;
+    bool trainable = true;
+  };
+  const ToyOptions options_;
+  const Config config_;
+  const Model model_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, State> states_;
+};
+
+TEST(Session, Fp32TrainingFollowsAnIndependentReference) {
+  const ToyOptions options{.steps = 4, .micro_batches = 2, .scale_elems = 3000};
+  Config config = toy_config(kHost, kHost, kNvme);
+  config.precision = {DType::fp32, DType::fp32};
+  config.engine.max_micro_batches = 2;
+  config.optimizer.learning_rate = 0.01;
+  const std::uint32_t ranks = 2;
+  Reference reference(options, config);
+  std::vector<double> norms;
+  for (std::uint32_t s = 0; s < options.steps; ++s) norms.push_back(reference.step(s, ranks));
+
+  InProcessWorld world(ranks, 1);
+  run_ranks(ranks, [&](Rank rank, Communicator&) {
+    const ToyResult result = run_toy(
+        options, config, cpu_backends(config, world.communicator(rank)), [&](Session& session) {
+          for (std::uint32_t u = 0; u < session.model().units().size(); ++u) {
+            session.read(UnitId{u}, "param",
+                         [&](const TensorSlice& slice, std::span<const float> values) {
+                           for (std::size_t i = 0; i < values.size(); ++i) {
+                             const double right =
+                                 reference.weight(slice.unit, slice.tensor, slice.offset_elems + i);
+                             // Each step moves a weight by about the learning rate; fp32 rounds it.
+                             ASSERT_NEAR(values[i], right, 2e-6) << u << " " << slice.tensor.value;
+                           }
+                         });
+          }
+        });
+    for (std::uint32_t s = 0; s < options.steps; ++s) {
+      EXPECT_NEAR(result.steps[s].grad_norm, norms[s], 1e-5 * norms[s]);
+    }
+  });
+}
+
+TEST(Session, ReservesWhatItProvedAndStaysBelowIt) {
+  for (const Placed& placed : kPlacements) {
+    const Config config = toy_config(placed.param, placed.grad, placed.optimizer);
+    const ToyResult result = run_alone({}, config);
+    for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
+      const TierUsage& usage = result.usage[static_cast<std::size_t>(tier)];
+      EXPECT_EQ(usage.reserved, result.plan.total(tier)) << placed.name << " " << name_of(tier);
+      EXPECT_LE(usage.peak_in_use, usage.reserved) << placed.name << " " << name_of(tier);
+    }
+  }
+}
+
+TEST(Session, SmallestBudgetThatItNamesWorksAndOneByteLessDoesNot) {
+  Config config = toy_config(kHost, kHost, kNvme);
+  const MemoryPlan plan = Session::plan_memory(toy_model({}), config, 1, 1,
+                                               {.device_scratch = Bytes{256}, .host_scratch = {}, .log = {}});
+  config.budgets.device = plan.total(Tier::device);
+  config.budgets.host = plan.total(Tier::host);
+  config.budgets.nvme = plan.total(Tier::nvme);
+  EXPECT_NO_THROW(run_alone({.steps = 1}, config));
+  for (Bytes* budget : {&config.budgets.device, &config.budgets.host, &config.budgets.nvme}) {
+    const Bytes enough = *budget;
+    *budget -= Bytes{1};
+    try {
+      run_alone({.steps = 1}, config);
+      ADD_FAILURE() << "a budget that is one byte too small was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::budget_exceeded);
+      EXPECT_NE(std::string(error.what()).find(std::to_string(enough.value)), std::string::npos)
+          << error.what();
+    }
+    *budget = enough;
+  }
+}
+
+TEST(Session, NonfiniteGradientSkipsTheStepOnEveryRank) {
+  for (const Placed& placed : kPlacements) {
+    for (const std::uint32_t micro_batches : {1U, 2U}) {
+      Config config = toy_config(placed.param, placed.grad, placed.optimizer);
+      config.engine.max_micro_batches = micro_batches;
+      const ToyOptions before{.steps = 2, .micro_batches = micro_batches};
+      ToyOptions spoiled = before;
+      spoiled.steps = 3;
+      spoiled.nonfinite_step = 2;
+      spoiled.nonfinite_rank = 1;
+      const ToyResult skipped = run_on_ranks(2, spoiled, config);
+      EXPECT_TRUE(skipped.steps[2].skipped) << placed.name;
+      EXPECT_FALSE(skipped.steps[2].updated);
+      EXPECT_EQ(skipped.states_hash, run_on_ranks(2, before, config).states_hash) << placed.name;
+      EXPECT_EQ(skipped.steps[2].step, 2U);
+    }
+  }
+}
+
+TEST(Session, StepAfterASkippedOneIsClean) {
+  Config config = toy_config(kMixed, kMixed, kMixed);
+  ToyOptions options{.steps = 4};
+  options.nonfinite_step = 1;
+  options.nonfinite_rank = 0;
+  const ToyResult result = run_alone(options, config);
+  EXPECT_TRUE(result.steps[1].skipped);
+  EXPECT_TRUE(result.steps[2].updated);
+  EXPECT_TRUE(std::isfinite(result.steps[3].grad_norm));
+  EXPECT_EQ(result.steps[3].step, 3U);
+}
+
+TEST(Session, AbortsOnNonfiniteWhenAsked) {
+  Config config = toy_config(kHost, kHost, kHost);
+  config.optimizer.nonfinite = Config::Nonfinite::abort;
+  ToyOptions options{.steps = 2};
+  options.nonfinite_step = 1;
+  try {
+    run_alone(options, config);
+    ADD_FAILURE() << "a non-finite gradient went through";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::numerics);
+  }
+}
+
+TEST(Session, AbsentUnitKeepsItsStates) {
+  std::string expected;
+  for (const Placed& placed : kPlacements) {
+    const Config config = toy_config(placed.param, placed.grad, placed.optimizer);
+    const ToyOptions options{.steps = 4, .skip_last_unit_in_odd_steps = true};
+    const ToyResult result = run_alone(options, config);
+    if (expected.empty()) expected = result.states_hash;
+    EXPECT_EQ(result.states_hash, expected) << placed.name;
+    EXPECT_FALSE(result.steps[1].pattern_repeated);
+    EXPECT_NE(result.states_hash, run_alone({.steps = 4}, config).states_hash);
+  }
+}
+
+TEST(Session, RepeatedPatternIsRecognised) {
+  const ToyResult result = run_alone({.steps = 3}, toy_config(kHost, kHost, kHost));
+  EXPECT_FALSE(result.steps[0].pattern_repeated);
+  EXPECT_TRUE(result.steps[1].pattern_repeated);
+  EXPECT_TRUE(result.steps[2].pattern_repeated);
+}
+
+TEST(Session, MovesNoMoreThanTheFloor) {
+  for (const std::uint32_t g : {1U, 4U}) {
+    for (const Placed& placed : kPlacements) {
+      Config config = toy_config(placed.param, placed.grad, placed.optimizer);
+      config.engine.max_micro_batches = g;
+      Session::LinkFloor floor;
+      double elements = 0;
+      const ToyOptions options{.steps = 3, .micro_batches = g, .scale_elems = 100000};
+      const ToyResult result = run_alone(options, config, [&](Session& session) {
+        floor = session.byte_floor(g);
+        elements = static_cast<double>(session.model().count_elems());
+      });
+      const auto expect_near = [&](Bytes moved, double per_param, const char* link) {
+        // Extents are rounded up to whole sectors; the sums of a gradient are 8 bytes per block.
+        EXPECT_NEAR(static_cast<double>(moved.value), per_param * elements,
+                    0.02 * per_param * elements + 1024)
+            << placed.name << " " << link << " g=" << g;
+      };
+      const LinkBytes& moved = result.steps[2].bytes;
+      expect_near(moved.nvme_read, floor.nvme_read, "nvme read");
+      expect_near(moved.nvme_written, floor.nvme_written, "nvme written");
+      expect_near(moved.host_to_device, floor.host_to_device, "h2d");
+      expect_near(moved.device_to_host, floor.device_to_host, "d2h");
+    }
+  }
+}
+
+TEST(Session, WeightsHashDoesNotDependOnRanksBeforeTraining) {
+  const Config config = toy_config(kHost, kHost, kHost);
+  const std::string alone = run_alone({.steps = 0}, config).states_hash;
+  EXPECT_EQ(run_on_ranks(3, {.steps = 0}, config).states_hash, alone);
+  EXPECT_NE(run_alone({.steps = 0, .seed = 2}, config).states_hash, alone);
+}
+
+class Misuse : public ::testing::Test {
+ protected:
+  Misuse()
+      : config_(toy_config(kHost, kHost, kHost)),
+        session_(Session::open(toy_model({}), config_,
+                               cpu_backends(config_, create_self_communicator()))),
+        stream_(session_.device().create_stream("compute")) {}
+
+  template <class Call>
+  void expect_error(ErrorCode code, const std::string& part, Call&& call) {
+    try {
+      call();
+      ADD_FAILURE() << "no error: " << part;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code) << error.what();
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
+
+  Config config_;
+  Session session_;
+  StreamId stream_;
+};
+
+TEST_F(Misuse, CallsOutsideAStep) {
+  expect_error(ErrorCode::invalid_argument, "begin_step", [&] { (void)session_.gather(UnitId{0}, stream_); });
+  const Step step = session_.begin_step();
+  expect_error(ErrorCode::invalid_argument, "inside a step", [&] { (void)session_.begin_step(); });
+  expect_error(ErrorCode::invalid_argument, "inside a step", [&] { (void)session_.weights_hash(); });
+}
+
+TEST_F(Misuse, MoreLiveUnitsThanDeclared) {
+  const Step step = session_.begin_step();
+  const GatherLease first = session_.gather(UnitId{0}, stream_);
+  {
+    const GatherLease second = session_.gather(UnitId{1}, stream_);
+    expect_error(ErrorCode::budget_exceeded, "embed", [&] { (void)session_.gather(UnitId{2}, stream_); });
+    const GatherLease again = session_.gather(UnitId{1}, stream_);
+    EXPECT_EQ(again[TensorId{0}].data, second[TensorId{0}].data);
+  }
+  EXPECT_NO_THROW((void)session_.gather(UnitId{2}, stream_));
+}
+
+TEST_F(Misuse, GradientBufferLentTwice) {
+  const Step step = session_.begin_step();
+  GradientLease gradients = session_.gradients(UnitId{0}, stream_);
+  expect_error(ErrorCode::budget_exceeded, "lent", [&] { (void)session_.gradients(UnitId{1}, stream_); });
+  session_.reduce(std::move(gradients), stream_);
+  EXPECT_NO_THROW((void)session_.gradients(UnitId{1}, stream_));
+}
+
+TEST_F(Misuse, ReductionBeyondTheDeclaredOnes) {
+  const Step step = session_.begin_step();
+  session_.reduce(session_.gradients(UnitId{1}, stream_), stream_);
+  expect_error(ErrorCode::invalid_argument, "block.0", [&] { (void)session_.gradients(UnitId{1}, stream_); });
+}
+
+TEST_F(Misuse, FrozenTensorHasNoGradient) {
+  const Step step = session_.begin_step();
+  GradientLease gradients = session_.gradients(UnitId{2}, stream_);
+  expect_error(ErrorCode::invalid_argument, "frozen", [&] { (void)gradients[TensorId{1}]; });
+}
+
+TEST_F(Misuse, TooManyMicroBatchesAndUnknownKinds) {
+  expect_error(ErrorCode::invalid_argument, "max_micro_batches",
+               [&] { (void)session_.begin_step({.micro_batches = 2}); });
+  expect_error(ErrorCode::invalid_argument, "master",
+               [&] { session_.read(UnitId{0}, "momentum", [](auto&&...) {}); });
+}
+
+TEST_F(Misuse, AbandonedStepLeavesTheWeights) {
+  const std::string before = session_.weights_hash(true);
+  {
+    const Step step = session_.begin_step();
+    session_.reduce(session_.gradients(UnitId{1}, stream_), stream_);
+  }
+  EXPECT_EQ(session_.weights_hash(true), before);
+  EXPECT_FALSE(session_.begin_step().end().updated);
+}
+
+TEST_F(Misuse, ScratchBeyondTheBudget) {
+  expect_error(ErrorCode::budget_exceeded, "scratch", [&] { (void)session_.scratch(Tier::device, 1_GiB); });
+  const ScratchLease some = session_.scratch(Tier::host, 1_MiB);
+  EXPECT_EQ(some.memory().size(), (1_MiB).value);
+}
+
+TEST_F(Misuse, ClosedSessionRefusesWork) {
+  session_.close();
+  expect_error(ErrorCode::closed, "closed", [&] { (void)session_.begin_step(); });
+  session_.close();
+}
+
+TEST(SessionRanks, DivergingCallsNameUnitsAndRanks) {
+  const Config config = toy_config(kHost, kHost, kHost);
+  InProcessWorld world(2, 1);
+  std::vector<std::string> messages(2);
+  run_ranks(2, [&](Rank rank, Communicator&) {
+    Session session =
+        Session::open(toy_model({}), config, cpu_backends(config, world.communicator(rank)));
+    const StreamId stream = session.device().create_stream("compute");
+    const Step step = session.begin_step();
+    try {
+      (void)session.gather(UnitId{rank.value}, stream);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::diverged) << error.what();
+      messages[rank.value] = error.what();
+    }
+  });
+  EXPECT_NE(messages[0].find("rank 0 calls gather(embed), rank 1 calls gather(block.0)"),
+            std::string::npos)
+      << messages[0];
+}
+
+TEST(SessionRanks, LostRankEndsTheOthers) {
+  Config config = toy_config(kHost, kHost, kHost);
+  config.communicator.timeout_s = 0.5;
+  InProcessWorld world(2, 1);
+  std::string message;
+  run_ranks(2, [&](Rank rank, Communicator&) {
+    Session session =
+        Session::open(toy_model({}), config, cpu_backends(config, world.communicator(rank)));
+    const StreamId stream = session.device().create_stream("compute");
+    if (rank.value == 1) {
+      world.kill(rank);
+      return;
+    }
+    try {
+      const Step step = session.begin_step();
+      (void)session.gather(UnitId{0}, stream);
+      ADD_FAILURE() << "a lost rank went unnoticed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::rank_lost);
+      message = error.what();
+    }
+  });
+  EXPECT_NE(message.find("1"), std::string::npos) << message;
+}
+
+TEST(SessionRanks, FailureOfOneRankAtOpenEndsAll) {
+  InProcessWorld world(2, 1);
+  std::vector<std::string> messages(2);
+  run_ranks(2, [&](Rank rank, Communicator&) {
+    Config config = toy_config(kHost, kHost, kNvme);
+    if (rank.value == 1) config.budgets.nvme = 1_KiB;
+    try {
+      Session::open(toy_model({}), config, cpu_backends(config, world.communicator(rank)));
+      ADD_FAILURE() << "opened without memory";
+    } catch (const Error& error) {
+      messages[rank.value] = error.what();
+    }
+  });
+  EXPECT_NE(messages[0].find("rank 1 could not open the session"), std::string::npos)
+      << messages[0];
+  EXPECT_NE(messages[1].find("nvme budget"), std::string::npos) << messages[1];
+}
+
+TEST(SessionFaults, EveryFailingOperationIsTold) {
+  const Config config = toy_config(kNvme, kNvme, kNvme);
+  const ToyOptions options{.steps = 2, .scale_elems = 3000};
+  for (const Fault fault : {Fault::io_error, Fault::no_space, Fault::short_transfer}) {
+    std::uint64_t failed = 0;
+    for (std::uint64_t k = 0; k < 100000; ++k) {
+      auto disk = std::make_unique<SimulatedDisk>(
+          SimulatedDisk::Options{.delivery = SimulatedDisk::Delivery::background});
+      SimulatedDisk* faults = disk.get();
+      disk->fail(fault, k);
+      Backends backends = cpu_backends(config, create_self_communicator());
+      backends.block_io = std::move(disk);
+      bool injected = false;
+      try {
+        run_toy(options, config, std::move(backends),
+                [&](Session&) { injected = !faults->injected().empty(); });
+        EXPECT_FALSE(injected) << "operation " << k << " failed silently";
+        break;
+      } catch (const Error& error) {
+        ++failed;
+        EXPECT_NE(std::string(error.what()).find("nvme tier failed"), std::string::npos)
+            << error.what();
+        EXPECT_FALSE(error.context().path.empty());
+      }
+    }
+    EXPECT_GT(failed, 50U);
+  }
+}
+
+}  // namespace
+}  // namespace strata::test
