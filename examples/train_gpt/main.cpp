@@ -1,0 +1,59 @@
+// train_gpt: trains a GPT with Strata, alone or as one rank under mpirun. See docs/train_gpt.md.
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+
+#include "failure.hpp"
+#include "interrupt.hpp"
+#include "job.hpp"
+#include "options.hpp"
+#include "output.hpp"
+#include "run.hpp"
+#include "summary.hpp"
+
+namespace {
+
+using namespace train_gpt;
+
+// Everything that can be wrong before a session opens. Empty when there is nothing to run.
+std::optional<RunInputs> prepare(int argc, char** argv, const Job& job, Output& output) {
+  const CommandLine line = parse_command_line(argc, argv);
+  if (line.help) {
+    if (job.is_first()) output.write(*line.help);
+    return std::nullopt;
+  }
+  RunInputs inputs{line.options, load_config(line.options), nullptr};
+  schedule_of(inputs.options, inputs.config);
+  inputs.data = blaming_data([&] {
+    return std::make_unique<Dataset>(inputs.options.data_path, inputs.options.format,
+                                     inputs.options.model.vocab, inputs.options.model.sequence);
+  });
+  if (job.is_first() && !inputs.options.summary_json_path.empty()) {
+    check_summary_path(inputs.options.summary_json_path);
+  }
+  return inputs;
+}
+
+Outcome run(int argc, char** argv, Job& job) {
+  Output output;
+  std::optional<RunInputs> inputs;
+  const Outcome prepared = job.agree(attempt([&] {
+    inputs = prepare(argc, argv, job, output);
+    return Outcome{};
+  }));
+  if (prepared.code != ExitCode::ok || !inputs) return prepared;
+  return job.agree(attempt([&] { return Outcome{run_training(*inputs, job, output)}; }));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Outcome outcome = attempt([&] {
+    interrupt::install();
+    Job job;
+    return run(argc, argv, job);
+  });
+  if (!outcome.message.empty()) fmt::print(stderr, "train_gpt: error: {}\n", outcome.message);
+  return static_cast<int>(outcome.code);
+}

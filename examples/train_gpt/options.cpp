@@ -1,0 +1,163 @@
+#include "options.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+
+#include "strata/error.hpp"
+
+namespace train_gpt {
+namespace {
+
+using strata::Error;
+using strata::ErrorCode;
+
+// What stands on the command line, before the preset and the overrides become a model.
+struct Flags {
+  std::string data, tokens;
+  unsigned token_bytes = 2;
+  std::optional<std::uint32_t> layers, hidden, heads, kv_heads, ffn, vocab, sequence;
+  bool tied = false;
+  bool untied = false;
+};
+
+void add_data_flags(CLI::App& app, Flags& flags) {
+  auto* data = app.add_option("--data", flags.data, "Text file; its bytes are the tokens");
+  auto* tokens = app.add_option("--tokens", flags.tokens, "File of little-endian token ids");
+  tokens->excludes(data);
+  app.add_option("--token-bytes", flags.token_bytes, "Width of the ids in --tokens: 2 or 4")
+      ->check(CLI::IsMember({2, 4}))
+      ->needs(tokens);
+}
+
+void add_model_flags(CLI::App& app, Flags& flags, Options& options) {
+  app.add_option("--preset", options.preset,
+                 fmt::format("Model: {}", fmt::join(preset_names(), ", ")))
+      ->capture_default_str();
+  app.add_option("--layers", flags.layers, "Blocks")->check(CLI::Range(1, 10'000));
+  app.add_option("--hidden", flags.hidden, "Width of the residual stream")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--heads", flags.heads, "Attention heads")->check(CLI::Range(1, 1 << 16));
+  app.add_option("--kv-heads", flags.kv_heads, "Heads of keys and values")
+      ->check(CLI::Range(1, 1 << 16));
+  app.add_option("--ffn", flags.ffn, "Width of the feed-forward layer")
+      ->check(CLI::Range(1, 1 << 22));
+  app.add_option("--vocab", flags.vocab, "Token ids")->check(CLI::Range(2, 1 << 24));
+  app.add_option("--sequence", flags.sequence, "Tokens of a sequence")
+      ->check(CLI::Range(1, 1 << 20));
+  auto* tied = app.add_flag("--tied", flags.tied, "The embedding is also the output projection");
+  app.add_flag("--untied", flags.untied, "It is not")->excludes(tied);
+}
+
+void add_training_flags(CLI::App& app, Options& options) {
+  app.add_option("--steps", options.steps, "Optimizer steps")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "Sequences per micro-batch and rank")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--accumulation", options.accumulation, "Micro-batches per step")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed of weights and batches")->capture_default_str();
+  const CLI::Range rate(0.0, 1e6);
+  app.add_option("--lr", options.learning_rate, "Peak rate [optimizer.learning_rate]")->check(rate);
+  app.add_option("--min-lr", options.min_learning_rate, "Last rate [a tenth of the peak]")
+      ->check(rate);
+  app.add_option("--warmup", options.warmup_steps, "Steps of linear warm-up [steps / 10]");
+  app.add_option("--eval-every", options.eval_every, "Steps between evaluations; 0: none")
+      ->capture_default_str();
+  app.add_option("--eval-batches", options.eval_batches, "Micro-batches per rank and evaluation")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+}
+
+void add_run_flags(CLI::App& app, Options& options) {
+  app.add_option("--config", options.config_path, "Configuration of Strata (docs/config.md)");
+  app.add_flag("--weights-hash", options.weights_hash,
+               "End with a line `weights <hash of the final weights>`");
+  app.add_option("--summary-json", options.summary_json_path, "Write the summary's numbers here");
+  app.add_option("--threads", options.threads, "BLAS threads per rank")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+}
+
+GptConfig model_of(const Flags& flags, const std::string& preset_name) {
+  GptConfig model = preset(preset_name);
+  model.layers = flags.layers.value_or(model.layers);
+  model.hidden = flags.hidden.value_or(model.hidden);
+  model.heads = flags.heads.value_or(model.heads);
+  model.kv_heads = flags.kv_heads.value_or(model.kv_heads);
+  model.ffn = flags.ffn.value_or(model.ffn);
+  model.vocab = flags.vocab.value_or(model.vocab);
+  model.sequence = flags.sequence.value_or(model.sequence);
+  if (flags.tied) model.tied_embeddings = true;
+  if (flags.untied) model.tied_embeddings = false;
+  validate(model);
+  return model;
+}
+
+void take_data(const Flags& flags, Options& options) {
+  if (flags.data.empty() && flags.tokens.empty()) {
+    throw Error(ErrorCode::config,
+                "there is nothing to train on: give --data FILE or --tokens FILE");
+  }
+  options.data_path = flags.data.empty() ? flags.tokens : flags.data;
+  if (flags.data.empty()) {
+    options.format = flags.token_bytes == 2 ? TokenFormat::u16 : TokenFormat::u32;
+  }
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  CommandLine line;
+  Options& options = line.options;
+  Flags flags;
+  CLI::App app("Trains a Llama-style decoder with Strata, alone or under mpirun.", "train_gpt");
+  add_data_flags(app, flags);
+  add_model_flags(app, flags, options);
+  add_training_flags(app, options);
+  add_run_flags(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    line.help = app.help();
+    return line;
+  } catch (const CLI::ParseError& error) {
+    throw Error(ErrorCode::config,
+                fmt::format("{} (train_gpt --help lists the flags)", error.what()));
+  }
+  options.model = model_of(flags, options.preset);
+  take_data(flags, options);
+  return line;
+}
+
+strata::Config load_config(const Options& options) {
+  strata::Config config = options.config_path.empty()
+                              ? strata::Config{}
+                              : strata::Config::from_file(options.config_path);
+  config.engine.max_micro_batches = std::max(config.engine.max_micro_batches, options.accumulation);
+  config.validate();
+  return config;
+}
+
+CosineSchedule schedule_of(const Options& options, const strata::Config& config) {
+  constexpr double kFloorOfPeak = 0.1;
+  constexpr std::uint64_t kWarmupShare = 10;
+  CosineSchedule schedule;
+  schedule.peak = options.learning_rate.value_or(config.optimizer.learning_rate);
+  schedule.floor = options.min_learning_rate.value_or(kFloorOfPeak * schedule.peak);
+  schedule.warmup_steps = options.warmup_steps.value_or(options.steps / kWarmupShare);
+  schedule.total_steps = options.steps;
+  if (schedule.floor > schedule.peak) {
+    throw Error(ErrorCode::config, fmt::format("--min-lr ({}) must not be above the peak rate ({})",
+                                               schedule.floor, schedule.peak));
+  }
+  return schedule;
+}
+
+}  // namespace train_gpt

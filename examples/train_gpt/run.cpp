@@ -1,0 +1,180 @@
+#include "run.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "interrupt.hpp"
+#include "kernels.hpp"
+#include "progress.hpp"
+#include "summary.hpp"
+#include "trainer.hpp"
+
+namespace train_gpt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+TrainerOptions trainer_options(const Options& options) {
+  return {.model = options.model,
+          .batch = options.batch,
+          .accumulation = options.accumulation,
+          .eval_batches = options.eval_batches,
+          .seed = options.seed};
+}
+
+// The first rank's warnings, each of them once.
+strata::LogSink make_log_sink(const Job& job) {
+  if (!job.is_first()) return {};
+  return [told = std::make_shared<std::set<std::string, std::less<>>>()](strata::LogLevel level,
+                                                                         std::string_view message) {
+    if (level != strata::LogLevel::warning || !told->emplace(message).second) return;
+    fmt::print(stderr, "train_gpt: warning: {}\n", message);
+  };
+}
+
+// What all ranks know after they have told each other.
+struct Agreed {
+  double loss_sum = 0;  // added in rank order, so that all ranks have the same bits
+  bool stop = false;
+};
+
+Agreed agree(strata::Communicator& communicator, double loss_sum) {
+  struct Record {
+    double loss_sum;
+    std::uint64_t stop;
+  };
+  const Record mine{loss_sum, interrupt::requested() ? 1U : 0U};
+  const auto bytes = communicator.exchange(std::as_bytes(std::span(&mine, 1)));
+  Agreed agreed;
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(Record)) {
+    Record theirs{};
+    std::memcpy(&theirs, bytes.data() + at, sizeof(theirs));
+    agreed.loss_sum += theirs.loss_sum;
+    agreed.stop = agreed.stop || theirs.stop != 0;
+  }
+  return agreed;
+}
+
+class Run {
+ public:
+  Run(RunInputs& inputs, strata::Session& session, bool is_first, Output& output)
+      : options_(inputs.options),
+        schedule_(schedule_of(inputs.options, inputs.config)),
+        weight_decay_(inputs.config.optimizer.weight_decay),
+        session_(session),
+        is_first_(is_first),
+        progress_(output, Output::is_terminal()),
+        trainer_(session, *inputs.data, trainer_options(inputs.options)) {
+    record_.options = options_;
+    record_.parameters = session.model().count_elems();
+    record_.tokens_per_step =
+        options_.tokens_of_micro_batch() * options_.accumulation * session.communicator().size();
+  }
+
+  RunRecord train(const OsCounters& os_at_open) {
+    trainer_.initialize_weights();
+    bool stop = agree(session_.communicator(), 0).stop;
+    for (std::uint64_t step = 0; step < options_.steps && !stop; ++step) {
+      stop = train_step(step) && step + 1 < options_.steps;
+      const bool last = stop || step + 1 == options_.steps;
+      if (options_.eval_every != 0 && (last || (step + 1) % options_.eval_every == 0)) {
+        evaluate(step + 1);
+      }
+    }
+    progress_.finish();
+    record_.interrupted = stop;
+    if (options_.weights_hash) record_.weights_hash = session_.weights_hash();
+    record_.ranks = gather_numbers(session_.communicator(),
+                                   numbers_of_rank(session_, options_, step_bytes_, os_at_open));
+    return std::move(record_);
+  }
+
+ private:
+  // Returns whether some rank was asked to stop.
+  bool train_step(std::uint64_t step) {
+    const auto begin = Clock::now();
+    const double rate = schedule_.rate(step);
+    std::vector<strata::GroupRates> groups(2);
+    groups[kDecayGroup] = {rate, weight_decay_};
+    groups[kNormGroup] = {rate, 0};
+    const Trainer::StepReport report = trainer_.step(step, std::move(groups));
+    const Agreed agreed = agree(session_.communicator(), report.loss_sum);
+    step_bytes_ += report.result.bytes;
+    record_.steps.push_back({.loss = agreed.loss_sum / static_cast<double>(record_.tokens_per_step),
+                             .grad_norm = report.result.grad_norm,
+                             .learning_rate = rate,
+                             .skipped = report.result.skipped,
+                             .seconds = seconds_since(begin),
+                             .compute_seconds = report.compute_seconds,
+                             .parts = report.result.seconds});
+    if (is_first_) {
+      progress_.show_step(record_.steps.back(), step + 1, options_.steps, record_.tokens_per_step,
+                          session_);
+    }
+    return agreed.stop;
+  }
+
+  void evaluate(std::uint64_t steps_done) {
+    const double sum = agree(session_.communicator(), trainer_.evaluate()).loss_sum;
+    const auto tokens = static_cast<double>(options_.tokens_of_micro_batch()) *
+                        options_.eval_batches * session_.communicator().size();
+    record_.evals.push_back({steps_done, sum / tokens});
+    if (is_first_) progress_.show_eval(record_.evals.back());
+  }
+
+  const Options options_;
+  const CosineSchedule schedule_;
+  const double weight_decay_;
+  strata::Session& session_;
+  const bool is_first_;
+  Progress progress_;
+  Trainer trainer_;
+  RunRecord record_;
+  strata::LinkBytes step_bytes_;
+};
+
+RunRecord train_in_session(RunInputs& inputs, const Job& job, Output& output) {
+  const OsCounters os_at_open = read_os_counters();
+  strata::SessionOptions session_options =
+      Trainer::session_options(trainer_options(inputs.options));
+  session_options.log = make_log_sink(job);
+  strata::Session session =
+      strata::Session::open(make_model(inputs.options.model), inputs.config,
+                            job.connect(inputs.config.communicator), std::move(session_options));
+  try {
+    return Run(inputs, session, job.is_first(), output).train(os_at_open);
+  } catch (const std::exception& error) {
+    session.communicator().abort(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+ExitCode run_training(RunInputs& inputs, const Job& job, Output& output) {
+  kernels::set_blas_threads(static_cast<int>(inputs.options.threads));
+  const RunRecord record = train_in_session(inputs, job, output);
+  const ExitCode code = record.interrupted ? ExitCode::interrupted : ExitCode::ok;
+  if (!job.is_first()) return code;
+  output.write(summary_text(record));
+  if (!inputs.options.summary_json_path.empty()) {
+    write_summary_json(record, inputs.options.summary_json_path);
+  }
+  if (inputs.options.weights_hash) {
+    output.write(fmt::format("weights {}\n", record.weights_hash));
+  }
+  if (output.broken()) {
+    throw strata::Error(strata::ErrorCode::io, "the summary could not be written to stdout");
+  }
+  return code;
+}
+
+}  // namespace train_gpt

@@ -1,0 +1,114 @@
+// One rank's training of the decoder on a session: which unit is gathered, computed and reduced
+// when. Micro-batches run one after the other, each forward over the units and backward in reverse;
+// the blocks' inputs are kept and the rest is recomputed. The math runs on one stream of the
+// session's device, and every launch declares the bytes that it reads and writes.
+//
+// Ownership: borrows the session and the data; all memory is scratch of the session, of the sizes
+// that session_options() declares. Destroy the trainer before the session closes.
+// Thread: the session's caller. Methods block as the session's calls that they make.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "data.hpp"
+#include "model.hpp"
+#include "strata/session.hpp"
+
+namespace train_gpt {
+
+struct TrainerOptions {
+  GptConfig model;
+  std::uint32_t batch = 1;         // sequences of one micro-batch of one rank
+  std::uint32_t accumulation = 1;  // micro-batches of a step
+  std::uint32_t eval_batches = 1;  // micro-batches of one rank in an evaluation
+  std::uint64_t seed = 0;
+
+  std::uint64_t tokens_of_micro_batch() const { return std::uint64_t{batch} * model.sequence; }
+};
+
+strata::Model make_model(const GptConfig& config);
+
+class Trainer {
+ public:
+  // The scratch that a trainer asks for, for Session::open() to prove.
+  static strata::SessionOptions session_options(const TrainerOptions& options);
+
+  Trainer(strata::Session& session, Dataset& data, const TrainerOptions& options);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  void initialize_weights();
+
+  struct StepReport {
+    double loss_sum = 0;         // over this rank's tokens
+    double compute_seconds = 0;  // for which the compute stream was busy
+    strata::StepResult result;
+  };
+  // `index` names the batches; `groups` are the rates by kDecayGroup and kNormGroup.
+  StepReport step(std::uint64_t index, std::vector<strata::GroupRates> groups);
+
+  // The sum of the losses of this rank's evaluation tokens, the same ones at every call.
+  double evaluate();
+
+ private:
+  // Token ids on the host until their copy has run: inputs, then targets.
+  struct HostBatch {
+    std::span<std::uint32_t> tokens;
+    strata::Event copied;
+  };
+
+  void lay_out_device(std::span<std::byte> memory);
+  void lay_out_host(std::span<std::byte> memory);
+
+  void upload_batch(Split split, const BatchId& id);
+  void forward();
+  void head_loss(std::uint32_t slot);
+  void head_backward(std::uint32_t slot);
+  void backward();
+  strata::Event download_losses(std::uint32_t count);
+  double sum_losses(std::uint32_t count, strata::Event ready) const;
+
+  // Enqueues on the compute stream; `accesses_` is used up.
+  template <class Function>
+  void launch(Function&& function);
+  void reads(const void* data, strata::Bytes size);
+  void writes(void* data, strata::Bytes size);
+  void updates(void* data, strata::Bytes size);
+  void uses_workspace();
+  void reads_weights(const WeightView& view);
+  void updates_gradient(const GradView& view, const WeightView& shape);
+
+  strata::UnitId block(std::uint32_t layer) const { return strata::UnitId{1 + layer}; }
+  strata::UnitId output_unit() const { return options_.model.tied_embeddings ? embed_ : head_; }
+  WeightView embedding_view(const strata::GatherLease& embed) const;
+  HeadWeights head_views(const strata::GatherLease& head, const strata::GatherLease& embed) const;
+  GradView output_gradient(strata::GradientLease& lease) const;
+
+  strata::Session& session_;
+  Dataset& data_;
+  const TrainerOptions options_;
+  strata::Device& device_;
+  const strata::StreamId stream_;
+  const strata::UnitId embed_{0};
+  const strata::UnitId head_;
+
+  strata::ScratchLease device_scratch_;
+  strata::ScratchLease host_scratch_;
+  std::vector<float*> checkpoints_;  // device: the input of every block, then of the head
+  std::span<std::byte> workspace_memory_;
+  std::optional<Workspace> workspace_;
+  std::span<std::uint32_t> inputs_;   // device
+  std::span<std::uint32_t> targets_;  // device, right behind inputs_
+  std::span<double> losses_;          // device: the sum of each micro-batch
+  std::span<double> host_losses_;
+  HostBatch host_batches_[2];
+  std::uint32_t next_host_batch_ = 0;
+  std::vector<strata::Access> accesses_;
+};
+
+}  // namespace train_gpt

@@ -1,0 +1,113 @@
+#include "inspect.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "model_file.hpp"
+#include "partition.hpp"
+#include "partition_drawing.hpp"
+#include "strata/config.hpp"
+#include "strata/error.hpp"
+#include "strata/session.hpp"
+
+namespace strata::tool {
+namespace {
+
+// Beyond this a listing of ranks helps nobody.
+constexpr std::uint32_t kMostRanks = 65536;
+
+struct PartitionOptions {
+  std::string model;
+  std::uint32_t ranks = 1;
+  std::string unit;
+  std::string svg;
+  std::string json;
+};
+
+struct MemoryOptions {
+  std::string model;
+  std::string config;
+  std::uint32_t ranks = 1;
+  std::uint32_t ranks_per_node = 0;
+};
+
+void write_file(const std::string& path, const std::string& content) {
+  errno = 0;
+  std::ofstream file(path, std::ios::binary);
+  file << content << std::flush;
+  if (!file) throw Error(ErrorCode::io, "cannot write", {.errnum = errno, .path = path});
+}
+
+void print(std::FILE* out, const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), out) != text.size() || std::fflush(out) != 0) {
+    throw Error(ErrorCode::io, "cannot write the output", {.errnum = errno});
+  }
+}
+
+// "models/two_layers.json" -> "two_layers"
+std::string stem_of(const std::string& path) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  return name.substr(0, name.rfind('.'));
+}
+
+void inspect_partition(const PartitionOptions& options, std::FILE* out) {
+  const Partition partition =
+      make_partition(read_model_file(options.model), options.ranks, options.unit);
+  if (!options.svg.empty()) {
+    write_file(options.svg, draw_partition(partition, stem_of(options.model)));
+  }
+  if (!options.json.empty()) write_file(options.json, partition_json(partition));
+  print(out, partition_text(partition));
+}
+
+void inspect_memory(const MemoryOptions& options, std::FILE* out) {
+  const Model model = read_model_file(options.model);
+  const Config config = Config::from_file(options.config);
+  const std::uint32_t per_node =
+      options.ranks_per_node == 0 ? options.ranks : options.ranks_per_node;
+  const Bytes windows = options.ranks > 1 ? config.communicator.window : Bytes{};
+  const MemoryPlan plan = Session::plan_memory(model, config, options.ranks, per_node, {}, windows);
+  print(out, plan.to_text());
+  plan.require_fit();
+}
+
+void add_ranks(CLI::App& command, std::uint32_t& ranks) {
+  command.add_option("--ranks", ranks, "Ranks that share the model")
+      ->required()
+      ->check(CLI::Range(1U, kMostRanks));
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, std::FILE* out) {
+  CLI::App* inspect = app.add_subcommand("inspect", "Show what the library would do with a model");
+  inspect->require_subcommand(1);
+
+  const auto partition = std::make_shared<PartitionOptions>();
+  CLI::App* show = inspect->add_subcommand(
+      "partition", "Which rank holds which elements of which tensor, as text and as a picture");
+  show->add_option("--model", partition->model, "JSON description of the model")->required();
+  add_ranks(*show, partition->ranks);
+  show->add_option("--unit", partition->unit, "Show only this unit");
+  show->add_option("--svg", partition->svg, "Also write a picture to this file");
+  show->add_option("--json", partition->json, "Also write the same as JSON to this file");
+  show->callback([partition, out] { inspect_partition(*partition, out); });
+
+  const auto memory = std::make_shared<MemoryOptions>();
+  CLI::App* plan = inspect->add_subcommand(
+      "memory", "The bytes that a session reserves in each tier on one rank, line by line");
+  plan->add_option("--model", memory->model, "JSON description of the model")->required();
+  plan->add_option("--config", memory->config, "Configuration file")->required();
+  add_ranks(*plan, memory->ranks);
+  plan->add_option("--ranks-per-node", memory->ranks_per_node,
+                   "Ranks on each host, for budgets.scope \"per_node\"; default: all")
+      ->check(CLI::Range(1U, kMostRanks));
+  plan->callback([memory, out] { inspect_memory(*memory, out); });
+}
+
+}  // namespace strata::tool

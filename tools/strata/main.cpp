@@ -1,0 +1,3 @@
+#include "tool.hpp"
+
+int main(int argc, char** argv) { return strata::tool::run(argc, argv, stdout, stderr); }

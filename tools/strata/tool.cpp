@@ -1,0 +1,45 @@
+#include "tool.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <exception>
+#include <string>
+
+#include "inspect.hpp"
+
+namespace strata::tool {
+namespace {
+
+constexpr int kWrongUse = 2;
+
+int fail(std::FILE* err, std::string message) {
+  std::ranges::replace(message, '\n', ' ');
+  fmt::print(err, "strata: {}\n", message);
+  return kWrongUse;
+}
+
+}  // namespace
+
+int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
+  CLI::App app("Tools around training with Strata", "strata");
+  app.require_subcommand(1);
+  try {
+    add_inspect(app, out);
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::CallForHelp&) {
+    fmt::print(out, "{}", app.help());
+    return 0;
+  } catch (const CLI::CallForAllHelp&) {
+    fmt::print(out, "{}", app.help("", CLI::AppFormatMode::All));
+    return 0;
+  } catch (const CLI::Error& error) {
+    return fail(err, fmt::format("{} (see --help)", error.what()));
+  } catch (const std::exception& error) {
+    return fail(err, error.what());
+  }
+}
+
+}  // namespace strata::tool
