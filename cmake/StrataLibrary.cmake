@@ -9,9 +9,7 @@ target_include_directories(strata PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}
 target_link_libraries(strata PRIVATE fmt::fmt Threads::Threads
                       PUBLIC $<BUILD_INTERFACE:strata_sanitizer>)
 foreach(room base cpu posix self layout memory plan optim engine config session)
-  if(TARGET strata_${room})
-    target_sources(strata PRIVATE $<TARGET_OBJECTS:strata_${room}>)
-  endif()
+  target_sources(strata PRIVATE $<TARGET_OBJECTS:strata_${room}>)
 endforeach()
 
 # The factory in strata::strata names the adapter, and the adapter uses `base`: a cycle of static

@@ -26,8 +26,8 @@ struct Setting {
 };
 
 constexpr TierFractions kPlacements[][3] = {
-    {kDevice, kDevice, kDevice}, {kHost, kHost, kHost},  {kNvme, kNvme, kNvme},
-    {kMixed, kMixed, kMixed},    {kHost, kHost, kNvme},  {kNvme, kDevice, kMixed},
+    {kDevice, kDevice, kDevice}, {kHost, kHost, kHost}, {kNvme, kNvme, kNvme},
+    {kMixed, kMixed, kMixed},    {kHost, kHost, kNvme}, {kNvme, kDevice, kMixed},
 };
 
 Config config_of(const Setting& setting) {
@@ -40,8 +40,7 @@ Config config_of(const Setting& setting) {
 
 std::string run_world(const Setting& setting, std::uint64_t seed, bool adversarial) {
   const Config config = config_of(setting);
-  const ToyOptions options{
-      .steps = 2, .micro_batches = setting.micro_batches, .scale_elems = 4000};
+  const ToyOptions options{.steps = 2, .micro_batches = setting.micro_batches, .scale_elems = 4000};
   InProcessWorld world(setting.ranks, seed);
   std::vector<std::string> hashes(setting.ranks);
   run_ranks(setting.ranks, [&](Rank rank, Communicator&) {
@@ -59,8 +58,8 @@ std::string run_world(const Setting& setting, std::uint64_t seed, bool adversari
       backends.device =
           std::make_unique<CpuDevice>(CpuDevice::Options{.arena = config.budgets.device});
     }
-    backends.block_io = std::make_unique<SimulatedDisk>(SimulatedDisk::Options{
-        .seed = seed + 1, .delivery = SimulatedDisk::Delivery::background});
+    backends.block_io = std::make_unique<SimulatedDisk>(
+        SimulatedDisk::Options{.seed = seed + 1, .delivery = SimulatedDisk::Delivery::background});
     const ToyResult result = run_toy(options, config, std::move(backends), [&](Session&) {
       if (checker == nullptr) return;
       for (const std::string& violation : checker->violations()) ADD_FAILURE() << violation;
@@ -77,9 +76,9 @@ TEST(AdversarialSession, WeightsAreThoseOfTheCpuDevice) {
       const std::string expected = run_world({ranks, micro_batches, 0}, 0, false);
       for (std::uint64_t seed = 0; seed < seeds(); ++seed) {
         const auto placement = static_cast<std::uint32_t>(seed % std::size(kPlacements));
-        SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << ranks << " ranks, "
-                                        << micro_batches << " micro-batches, placement "
-                                        << placement);
+        SCOPED_TRACE(testing::Message()
+                     << "seed " << seed << ", " << ranks << " ranks, " << micro_batches
+                     << " micro-batches, placement " << placement);
         ASSERT_EQ(run_world({ranks, micro_batches, placement}, seed, true), expected);
         if (::testing::Test::HasFailure()) return;
       }

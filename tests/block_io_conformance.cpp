@@ -386,7 +386,6 @@ TEST_P(BlockIoConformance, a_directory_outside_its_root_is_refused) {
 }
 
 TEST_P(BlockIoConformanceDeathTest, misaligned_requests_and_growing_writes_are_assertions) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
   const FileId file = io_->open({path(), 64_KiB});
   const IoAlignment alignment = io_->alignment(file);
   IoBuffer buffer(8_KiB);

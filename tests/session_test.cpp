@@ -34,8 +34,7 @@ ToyResult run_on_ranks(std::uint32_t ranks, const ToyOptions& options, const Con
   InProcessWorld world(ranks, options.seed);
   std::vector<ToyResult> results(ranks);
   run_ranks(ranks, [&](Rank rank, Communicator&) {
-    results[rank.value] =
-        run_toy(options, config, cpu_backends(config, world.communicator(rank)));
+    results[rank.value] = run_toy(options, config, cpu_backends(config, world.communicator(rank)));
   });
   for (const ToyResult& result : results) {
     EXPECT_EQ(result.states_hash, results[0].states_hash);
@@ -103,8 +102,8 @@ class Reference {
         double sum = 0;
         for (std::uint32_t m = 0; m < options_.micro_batches; ++m) {
           for (std::uint32_t r = 0; r < ranks; ++r) {
-            sum += toy_gradient(options_.seed, step, m, r, UnitId{key.first},
-                                TensorId{key.second}, i, static_cast<float>(state.w[i]));
+            sum += toy_gradient(options_.seed, step, m, r, UnitId{key.first}, TensorId{key.second},
+                                i, static_cast<float>(state.w[i]));
           }
         }
         g.push_back(sum / ranks);
@@ -192,8 +191,8 @@ TEST(Session, ReservesWhatItProvedAndStaysBelowIt) {
 
 TEST(Session, SmallestBudgetThatItNamesWorksAndOneByteLessDoesNot) {
   Config config = toy_config(kHost, kHost, kNvme);
-  const MemoryPlan plan = Session::plan_memory(toy_model({}), config, 1, 1,
-                                               {.device_scratch = Bytes{256}, .host_scratch = {}, .log = {}});
+  const MemoryPlan plan = Session::plan_memory(
+      toy_model({}), config, 1, 1, {.device_scratch = Bytes{256}, .host_scratch = {}, .log = {}});
   config.budgets.device = plan.total(Tier::device);
   config.budgets.host = plan.total(Tier::host);
   config.budgets.nvme = plan.total(Tier::nvme);
@@ -336,10 +335,12 @@ class Misuse : public ::testing::Test {
 };
 
 TEST_F(Misuse, CallsOutsideAStep) {
-  expect_error(ErrorCode::invalid_argument, "begin_step", [&] { (void)session_.gather(UnitId{0}, stream_); });
+  expect_error(ErrorCode::invalid_argument, "begin_step",
+               [&] { (void)session_.gather(UnitId{0}, stream_); });
   const Step step = session_.begin_step();
   expect_error(ErrorCode::invalid_argument, "inside a step", [&] { (void)session_.begin_step(); });
-  expect_error(ErrorCode::invalid_argument, "inside a step", [&] { (void)session_.weights_hash(); });
+  expect_error(ErrorCode::invalid_argument, "inside a step",
+               [&] { (void)session_.weights_hash(); });
 }
 
 TEST_F(Misuse, MoreLiveUnitsThanDeclared) {
@@ -347,7 +348,8 @@ TEST_F(Misuse, MoreLiveUnitsThanDeclared) {
   const GatherLease first = session_.gather(UnitId{0}, stream_);
   {
     const GatherLease second = session_.gather(UnitId{1}, stream_);
-    expect_error(ErrorCode::budget_exceeded, "embed", [&] { (void)session_.gather(UnitId{2}, stream_); });
+    expect_error(ErrorCode::budget_exceeded, "embed",
+                 [&] { (void)session_.gather(UnitId{2}, stream_); });
     const GatherLease again = session_.gather(UnitId{1}, stream_);
     EXPECT_EQ(again[TensorId{0}].data, second[TensorId{0}].data);
   }
@@ -357,7 +359,8 @@ TEST_F(Misuse, MoreLiveUnitsThanDeclared) {
 TEST_F(Misuse, GradientBufferLentTwice) {
   const Step step = session_.begin_step();
   GradientLease gradients = session_.gradients(UnitId{0}, stream_);
-  expect_error(ErrorCode::budget_exceeded, "lent", [&] { (void)session_.gradients(UnitId{1}, stream_); });
+  expect_error(ErrorCode::budget_exceeded, "lent",
+               [&] { (void)session_.gradients(UnitId{1}, stream_); });
   session_.reduce(std::move(gradients), stream_);
   EXPECT_NO_THROW((void)session_.gradients(UnitId{1}, stream_));
 }
@@ -365,7 +368,8 @@ TEST_F(Misuse, GradientBufferLentTwice) {
 TEST_F(Misuse, ReductionBeyondTheDeclaredOnes) {
   const Step step = session_.begin_step();
   session_.reduce(session_.gradients(UnitId{1}, stream_), stream_);
-  expect_error(ErrorCode::invalid_argument, "block.0", [&] { (void)session_.gradients(UnitId{1}, stream_); });
+  expect_error(ErrorCode::invalid_argument, "block.0",
+               [&] { (void)session_.gradients(UnitId{1}, stream_); });
 }
 
 TEST_F(Misuse, FrozenTensorHasNoGradient) {
@@ -392,9 +396,36 @@ TEST_F(Misuse, AbandonedStepLeavesTheWeights) {
 }
 
 TEST_F(Misuse, ScratchBeyondTheBudget) {
-  expect_error(ErrorCode::budget_exceeded, "scratch", [&] { (void)session_.scratch(Tier::device, 1_GiB); });
+  expect_error(ErrorCode::budget_exceeded, "scratch",
+               [&] { (void)session_.scratch(Tier::device, 1_GiB); });
   const ScratchLease some = session_.scratch(Tier::host, 1_MiB);
   EXPECT_EQ(some.memory().size(), (1_MiB).value);
+}
+
+TEST_F(Misuse, BytesOfOthersAreCharged) {
+  const Bytes before = session_.usage(Tier::device).reserved;
+  {
+    const ScratchLease outside = session_.reserve_outside(Tier::device, 1_MiB);
+    EXPECT_TRUE(outside.memory().empty());
+    EXPECT_EQ(session_.usage(Tier::device).reserved, before + 1_MiB);
+    EXPECT_EQ(session_.usage(Tier::device).in_use.value % 256, 0U);
+  }
+  EXPECT_EQ(session_.usage(Tier::device).reserved, before);
+  expect_error(ErrorCode::budget_exceeded, "outside",
+               [&] { (void)session_.reserve_outside(Tier::host, 1_GiB); });
+}
+
+TEST_F(Misuse, LeaseMayOutliveTheSession) {
+  ScratchLease scratch = session_.scratch(Tier::device, 1_KiB);
+  GatherLease gathered;
+  {
+    const Step step = session_.begin_step();
+    gathered = session_.gather(UnitId{0}, stream_);
+  }
+  session_.close();
+  EXPECT_NE(gathered[TensorId{0}].data, nullptr);
+  gathered = GatherLease{};
+  scratch = ScratchLease{};
 }
 
 TEST_F(Misuse, ClosedSessionRefusesWork) {

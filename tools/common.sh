@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # What the scripts in this folder share; to be sourced.
 
+# shellcheck disable=SC2034  # used by the scripts that source this
 root_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck disable=SC2034  # used by the scripts that source this
 cores=$(nproc)
@@ -15,12 +16,4 @@ export_mpi_settings() {
   export OMPI_MCA_rmaps_base_oversubscribe=1
   export OMPI_MCA_hwloc_base_binding_policy=none
   export OMPI_MCA_btl_vader_single_copy_mechanism=none
-}
-
-# Configures the preset if it was not yet (ninja does it again when a CMake file has changed).
-configure() {
-  local preset=$1
-  if [[ ! -f $root_dir/build/$preset/build.ninja ]]; then
-    (cd "$root_dir" && cmake --preset "$preset")
-  fi
 }

@@ -78,7 +78,7 @@ run_tidy() {
     echo "skipped: no clang-tidy-14 here, and other versions find different things"
     return
   fi
-  configure release
+  (cd "$root_dir" && cmake --preset release >/dev/null)
   "$root_dir/tools/check_tidy.py" --build "$root_dir/build/release" --jobs "$cores" \
     "--$tidy_scope"
 }
@@ -99,7 +99,7 @@ count_tests() {
 wrapper=()
 build_and_test() {
   local preset=$1 target=${2:-all} results=$log_dir/$1.xml status=0
-  configure "$preset"
+  (cd "$root_dir" && cmake --preset "$preset")
   "${wrapper[@]}" cmake --build "$root_dir/build/$preset" --target "$target" --parallel "$cores"
   (cd "$root_dir" && "${wrapper[@]}" ctest --preset "$preset" --parallel "$cores" \
     --output-junit "$results") || status=$?

@@ -90,6 +90,7 @@ class BlockIo {
   virtual std::size_t poll(std::span<IoResult> results) = 0;
 
   // `waker` is called after results became available, from any thread; it must not block or throw.
+  // Empty: none. The previous waker is not called any more once set_waker() has returned.
   virtual void set_waker(std::function<void()> waker) = 0;
 
   virtual IoCounters counters() const = 0;

@@ -36,7 +36,7 @@ struct UnitSpec {
 class Model {
  public:
   // Adds a unit; units are numbered in the order of the calls. Throws Error(invalid_argument) on an
-  // empty unit, a repeated name or an empty or zero extent.
+  // empty unit, a repeated name, an empty or zero extent or a tensor of more than 2^48 elements.
   UnitId add_unit(std::string name, std::vector<TensorSpec> tensors, UnitOptions options = {});
 
   const std::vector<UnitSpec>& units() const { return units_; }

@@ -5,8 +5,8 @@
 //   session.initialize(unit, fill);
 //   auto step = session.begin_step({.micro_batches = 2});
 //   { auto p = session.gather(unit, stream);  /* enqueue compute on stream */ }
-//   { auto g = session.gradients(unit, stream);  /* enqueue */  session.reduce(std::move(g), stream); }
-//   strata::StepResult result = step.end();
+//   { auto g = session.gradients(unit, stream);  /* enqueue */  session.reduce(std::move(g),
+//   stream); } strata::StepResult result = step.end();
 //
 // Every rank makes the same calls in the same order. Ranks that do not get Error(diverged) or
 // Error(rank_lost) instead of a hang. After the first error the session refuses work: every later
@@ -100,7 +100,7 @@ class [[nodiscard]] GradientLease {
 // lease does not block and does not wait: Pre: no work that uses it is outstanding.
 class [[nodiscard]] ScratchLease {
  public:
-  ScratchLease() = default;
+  ScratchLease();
   ScratchLease(ScratchLease&&) noexcept;
   ScratchLease& operator=(ScratchLease&&) noexcept;
   ~ScratchLease();
@@ -120,11 +120,11 @@ struct GroupRates {
 };
 
 struct StepOptions {
-  std::string pattern = "train";   // names the sequence of calls that this step repeats
+  std::string pattern = "train";    // names the sequence of calls that this step repeats
   std::uint32_t micro_batches = 1;  // at most Config::engine.max_micro_batches
-  double gradient_scale = 1;       // multiplies every gradient: 1 / tokens of all ranks
+  double gradient_scale = 1;        // multiplies every gradient: 1 / tokens of all ranks
   // By TensorSpec::group. Empty: one group for all, with the rates of the configuration.
-  std::vector<GroupRates> groups;
+  std::vector<GroupRates> groups = {};
 };
 
 // Bytes moved on each link by this rank.
@@ -151,10 +151,10 @@ struct StepSeconds {
 };
 
 struct StepResult {
-  std::uint64_t step = 0;     // updates applied so far, this one included
-  bool updated = false;       // false: nothing was reduced, or the step was skipped
-  bool skipped = false;       // a gradient was not finite on some rank; every state is as before
-  double grad_norm = 0;       // L2 norm over all ranks after gradient_scale, before clipping
+  std::uint64_t step = 0;  // updates applied so far, this one included
+  bool updated = false;    // false: nothing was reduced, or the step was skipped
+  bool skipped = false;    // a gradient was not finite on some rank; every state is as before
+  double grad_norm = 0;    // L2 norm over all ranks after gradient_scale, before clipping
   double clip_factor = 1;
   bool pattern_repeated = false;  // the calls were those recorded for this pattern
   StepSeconds seconds;
@@ -204,15 +204,15 @@ struct TierUsage {
 // benchmarks hand in their own.
 struct Backends {
   std::unique_ptr<Communicator> communicator;
-  std::unique_ptr<Device> device;    // null: as the configuration says
+  std::unique_ptr<Device> device;     // null: as the configuration says
   std::unique_ptr<BlockIo> block_io;  // null: as the configuration says
 };
 
 struct SessionOptions {
   // Scratch that the trainer will ask for, so that open() proves it together with the rest.
-  Bytes device_scratch;
-  Bytes host_scratch;
-  LogSink log;
+  Bytes device_scratch = {};
+  Bytes host_scratch = {};
+  LogSink log = {};
 };
 
 class Session {
@@ -259,6 +259,10 @@ class Session {
 
   // Reserves trainer memory in the device or host tier. Throws Error(budget_exceeded).
   ScratchLease scratch(Tier tier, Bytes size);
+
+  // Charges bytes that others allocate (a CUDA context, a library's workspace) to the tier's
+  // budget for as long as the lease lives; its memory() is empty. Throws Error(budget_exceeded).
+  ScratchLease reserve_outside(Tier tier, Bytes size);
 
   // This rank's values of one state kind ("param", "master", "moment1", ...), widened to fp32.
   // Not inside a step. Blocks.

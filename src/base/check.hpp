@@ -12,9 +12,9 @@ namespace strata {
 
 }  // namespace strata
 
-#define STRATA_ASSERT(condition, message)                                        \
-  do {                                                                           \
-    if (!(condition)) [[unlikely]] {                                             \
-      ::strata::assertion_failed(#condition, __FILE__, __LINE__, (message));     \
-    }                                                                            \
+#define STRATA_ASSERT(condition, message)                                    \
+  do {                                                                       \
+    if (!(condition)) [[unlikely]] {                                         \
+      ::strata::assertion_failed(#condition, __FILE__, __LINE__, (message)); \
+    }                                                                        \
   } while (false)

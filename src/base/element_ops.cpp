@@ -79,17 +79,28 @@ void run(const GradientStatsOp& op) {
 
 template <class Gradient, class Param>
 void adamw_run(const AdamWOp& op, const AdamWRun& run) {
-  const auto* gradient = static_cast<const Gradient*>(op.gradient);
-  auto* param = static_cast<Param*>(op.param);
+  // Distinct arrays: the compiler may vectorise.
+  const auto* __restrict gradient = static_cast<const Gradient*>(op.gradient);
+  float* __restrict master = op.master;
+  float* __restrict moment1 = op.moment1;
+  float* __restrict moment2 = op.moment2;
+  auto* __restrict param = static_cast<Param*>(op.param);
+  const AdamWCoefficients coefficients = run.coefficients;
+  const auto update = [&](std::uint64_t i) {
+    const element::AdamWState next = element::adamw({master[i], moment1[i], moment2[i]},
+                                                    element::to_float(gradient[i]), coefficients);
+    master[i] = next.weight;
+    moment1[i] = next.moment1;
+    moment2[i] = next.moment2;
+    return next.weight;
+  };
   const std::uint64_t end = run.begin_elems + run.count_elems;
-  for (std::uint64_t i = run.begin_elems; i < end; ++i) {
-    const element::AdamWState next =
-        element::adamw({op.master[i], op.moment1[i], op.moment2[i]},
-                       element::to_float(gradient[i]), run.coefficients);
-    op.master[i] = next.weight;
-    op.moment1[i] = next.moment1;
-    op.moment2[i] = next.moment2;
-    if (param != nullptr) param[i] = element::from_float<Param>(next.weight);
+  if (param == nullptr) {
+    for (std::uint64_t i = run.begin_elems; i < end; ++i) update(i);
+  } else {
+    for (std::uint64_t i = run.begin_elems; i < end; ++i) {
+      param[i] = element::from_float<Param>(update(i));
+    }
   }
 }
 

@@ -9,6 +9,8 @@ Executor::Executor(Device& device, BlockIo& io, WorkerPool& workers)
   io_.set_waker([this] { wake(); });
 }
 
+Executor::~Executor() { io_.set_waker(nullptr); }
+
 void Executor::wake() {
   const std::scoped_lock lock(mutex_);
   awake_ = true;

@@ -2,8 +2,8 @@
 // for them. Passive: run_once() does what is possible now and returns; a thread (EngineThread) or
 // a test drives it. Between two passes nothing runs.
 //
-// Thread: post(), wake(), start() and run_blocking() from any thread; everything else on the thread that
-// drives the loop.
+// Thread: post(), wake(), start() and run_blocking() from any thread; everything else on the thread
+// that drives the loop.
 #pragma once
 
 #include <atomic>
@@ -26,6 +26,7 @@ namespace strata {
 class Executor {
  public:
   Executor(Device& device, BlockIo& io, WorkerPool& workers);
+  ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 

@@ -15,7 +15,8 @@ Task<Event> Engine::gather_task(UnitId unit) {
   }
   require_gather_slot(unit);
   SlabSet slot = co_await gather_slots_.acquire(1);
-  const std::span<std::byte> buffer = slot[0].first(gathered_bytes(g_.layout, g_.table, unit).value);
+  const std::span<std::byte> buffer =
+      slot[0].first(gathered_bytes(g_.layout, g_.table, unit).value);
   device_.note_lease(buffer);
 
   const DType dtype = g_.table[kParamKind].dtype;
@@ -54,11 +55,12 @@ void Engine::require_gather_slot(UnitId unit) const {
     live += fmt::format("{}{} ({})", live.empty() ? "" : ", ", g_.layout.units[u].name,
                         format_bytes(Bytes{units_[u].buffer.size()}));
   }
-  throw Error(ErrorCode::budget_exceeded,
-              fmt::format("gather needs a {} slot on the device but all {} are held by live leases: "
-                          "{}; end one first or raise engine.max_live_units",
-                          format_bytes(g_.gather_slot), g_.max_live_units, live),
-              {.unit = g_.layout.units[unit.value].name});
+  throw Error(
+      ErrorCode::budget_exceeded,
+      fmt::format("gather needs a {} slot on the device but all {} are held by live leases: "
+                  "{}; end one first or raise engine.max_live_units",
+                  format_bytes(g_.gather_slot), g_.max_live_units, live),
+      {.unit = g_.layout.units[unit.value].name});
 }
 
 std::vector<ShardedBuffer> Engine::sharded_buffers(UnitId unit, std::byte* base, DType dtype,

@@ -14,8 +14,7 @@ Task<std::span<std::byte>> Engine::acquire_gradients_task(UnitId unit) {
                 {.unit = g_.layout.units[unit.value].name});
   }
   lent_gradient_ = co_await gradient_slots_.acquire(1);
-  gradient_buffer_ =
-      lent_gradient_[0].first(gradient_bytes(g_.layout, g_.table, unit).value);
+  gradient_buffer_ = lent_gradient_[0].first(gradient_bytes(g_.layout, g_.table, unit).value);
   device_.note_lease(gradient_buffer_);
   co_return gradient_buffer_;
 }

@@ -47,8 +47,8 @@ StateMap::StateMap(const StateGeometry& g, Device& device, ExtentStore& store, c
     const Segment& segment = g.layout.segments[s];
     std::vector<TileState>& tiles = tiles_.emplace_back();
     for (const Tile& tile : g.placement.tiles[s]) {
-      tiles.push_back(place(tile, Placement::kinds_of(segment, g.table), segment.trainable, g.table,
-                            store));
+      tiles.push_back(
+          place(tile, Placement::kinds_of(segment, g.table), segment.trainable, g.table, store));
     }
   }
   at_rest_ = device.arena().first(device.arena().size() - device_carver_.left().value);

@@ -3,9 +3,9 @@
 // memory. A TaskGroup starts tasks side by side and joins them.
 //
 // Ownership: a Task owns its coroutine frame and, through it, everything the stages hold. It must
-// not be destroyed while suspended inside an operation; groups and Executor::run_blocking see to it.
-// Errors: an Error thrown inside a task surfaces at the co_await of it, on the engine thread only.
-// Thread: tasks run on the thread that resumes them, the engine's.
+// not be destroyed while suspended inside an operation; groups and Executor::run_blocking see to
+// it. Errors: an Error thrown inside a task surfaces at the co_await of it, on the engine thread
+// only. Thread: tasks run on the thread that resumes them, the engine's.
 #pragma once
 
 #include <coroutine>

@@ -16,18 +16,18 @@ Task<> Engine::file_transfer(IoOp op, std::uint32_t segment, const Extent& exten
   if (result == static_cast<std::int64_t>(request.size.value)) co_return;
   const bool reading = op == IoOp::read;
   const int errnum = result < 0 ? static_cast<int>(-result) : 0;
-  throw Error(io_error_code(errnum),
-              fmt::format("{} {} {} the nvme tier failed{}; the step was not completed",
-                          reading ? "reading" : "writing", g_.table[kind].name,
-                          reading ? "from" : "to",
-                          result >= 0 ? fmt::format(" after {} bytes (the file was truncated)", result)
-                                      : ""),
-              {.errnum = errnum,
-               .path = store_.path_of(extent),
-               .offset_bytes = extent.offset_bytes,
-               .size = request.size,
-               .unit = g_.layout.units[g_.layout.segments[segment].unit.value].name,
-               .rank = g_.rank});
+  throw Error(
+      io_error_code(errnum),
+      fmt::format(
+          "{} {} {} the nvme tier failed{}; the step was not completed",
+          reading ? "reading" : "writing", g_.table[kind].name, reading ? "from" : "to",
+          result >= 0 ? fmt::format(" after {} bytes (the file was truncated)", result) : ""),
+      {.errnum = errnum,
+       .path = store_.path_of(extent),
+       .offset_bytes = extent.offset_bytes,
+       .size = request.size,
+       .unit = g_.layout.units[g_.layout.segments[segment].unit.value].name,
+       .rank = g_.rank});
 }
 
 Task<> Engine::store_task(std::uint32_t segment, std::uint32_t tile_index, KindId kind,
@@ -41,9 +41,7 @@ Task<> Engine::store_task(std::uint32_t segment, std::uint32_t tile_index, KindI
       co_await executor_.event(device_.record(copy_in_stream_));
       break;
     case Tier::host: std::memcpy(home.memory, data, size.value); break;
-    case Tier::nvme:
-      co_await file_transfer(IoOp::write, segment, home.extent, kind, data);
-      break;
+    case Tier::nvme: co_await file_transfer(IoOp::write, segment, home.extent, kind, data); break;
   }
 }
 
@@ -58,9 +56,7 @@ Task<> Engine::load_task(std::uint32_t segment, std::uint32_t tile_index, KindId
       co_await executor_.event(device_.record(copy_out_stream_));
       break;
     case Tier::host: std::memcpy(data, home.memory, size.value); break;
-    case Tier::nvme:
-      co_await file_transfer(IoOp::read, segment, home.extent, kind, data);
-      break;
+    case Tier::nvme: co_await file_transfer(IoOp::read, segment, home.extent, kind, data); break;
   }
 }
 

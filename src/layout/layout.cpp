@@ -27,6 +27,7 @@ std::vector<TensorPart> tensor_parts(const Segment& segment, Rank rank, std::uin
   const std::uint64_t end = rank.value * segment.shard_elems + end_elems;
   auto tensor = std::ranges::lower_bound(segment.tensors, begin + 1, {}, &TensorRange::end_elems);
   std::vector<TensorPart> parts;
+  if (begin == end) return parts;
   for (; tensor != segment.tensors.end() && tensor->begin_elems < end; ++tensor) {
     const std::uint64_t from = std::max(begin, tensor->begin_elems);
     const std::uint64_t to = std::min(end, tensor->end_elems());
@@ -46,8 +47,7 @@ Segment make_segment(UnitId unit, const UnitSpec& spec, bool trainable, std::uin
     segment.tensors.push_back({TensorId{i}, tensor.group, begin, tensor.count_elems()});
     segment.used_elems = begin + tensor.count_elems();
   }
-  segment.shard_elems =
-      round_up(segment.used_elems, group_size * kShardAlignElems) / group_size;
+  segment.shard_elems = round_up(segment.used_elems, group_size * kShardAlignElems) / group_size;
   return segment;
 }
 

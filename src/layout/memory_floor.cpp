@@ -36,9 +36,10 @@ void MemoryPlan::require_fit() const {
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
     const Bytes budget = budgets[static_cast<std::size_t>(tier)];
     if (total(tier) <= budget) continue;
-    text += fmt::format("{}{} budget {} ({} bytes) is too small; the smallest that works is {} ({} bytes):",
-                        text.empty() ? "" : "; ", name_of(tier), format_bytes(budget),
-                        budget.value, format_bytes(total(tier)), total(tier).value);
+    text += fmt::format(
+        "{}{} budget {} ({} bytes) is too small; the smallest that works is {} ({} bytes):",
+        text.empty() ? "" : "; ", name_of(tier), format_bytes(budget), budget.value,
+        format_bytes(total(tier)), total(tier).value);
     for (const MemoryLine& line : lines) {
       if (line.tier == tier) text += fmt::format(" {} {},", line.what, format_bytes(line.size));
     }
@@ -53,7 +54,8 @@ std::string MemoryPlan::to_text() const {
     text += fmt::format("{:<8}{:>12} of {:>12}\n", name_of(tier), format_bytes(total(tier)),
                         format_bytes(budgets[static_cast<std::size_t>(tier)]));
     for (const MemoryLine& line : lines) {
-      if (line.tier == tier) text += fmt::format("  {:>12}  {}\n", format_bytes(line.size), line.what);
+      if (line.tier == tier)
+        text += fmt::format("  {:>12}  {}\n", format_bytes(line.size), line.what);
     }
   }
   return text;
@@ -66,9 +68,9 @@ bool updates_on_device(const Tile& tile, const StateTable& table) {
 
 std::uint32_t update_slabs(const Tile& tile, const StateTable& table) {
   if (updates_on_device(tile, table)) return 0;
-  return static_cast<std::uint32_t>(
-      std::count_if(tile.homes.begin(), tile.homes.begin() + table.size(),
-                    [](Tier tier) { return tier != Tier::host; }));
+  return static_cast<std::uint32_t>(std::count_if(tile.homes.begin(),
+                                                  tile.homes.begin() + table.size(),
+                                                  [](Tier tier) { return tier != Tier::host; }));
 }
 
 std::uint32_t gradient_slabs(const Tile& tile, const StateTable& table) {
@@ -166,27 +168,33 @@ MemoryPlan plan_memory(const Layout& layout, const StateTable& table, const Plac
       at_rest[static_cast<std::size_t>(tile.homes[k])] += rest_bytes(tile, KindId{k}, table);
     });
     for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
-      add(tier, MemoryPurpose::at_rest, table.kinds[k].name + " at rest", at_rest[static_cast<std::size_t>(tier)]);
+      add(tier, MemoryPurpose::at_rest, table.kinds[k].name + " at rest",
+          at_rest[static_cast<std::size_t>(tier)]);
     }
   }
   const auto [gather, gather_unit] =
       largest_unit(layout, [&](UnitId unit) { return gathered_bytes(layout, table, unit); });
   const auto [gradient, gradient_unit] =
       largest_unit(layout, [&](UnitId unit) { return gradient_bytes(layout, table, unit); });
-  add(Tier::device, MemoryPurpose::gathers, fmt::format("gathers: {} x {}", config.engine.max_live_units, gather_unit),
+  add(Tier::device, MemoryPurpose::gathers,
+      fmt::format("gathers: {} x {}", config.engine.max_live_units, gather_unit),
       config.engine.max_live_units * gather);
-  add(Tier::device, MemoryPurpose::gradient_buffer, fmt::format("gradient buffer: {}", gradient_unit), gradient);
+  add(Tier::device, MemoryPurpose::gradient_buffer,
+      fmt::format("gradient buffer: {}", gradient_unit), gradient);
   add(Tier::device, MemoryPurpose::gradient_sums, "gradient sums",
       all_gradient_sums_bytes(layout, placement, Tier::device));
-  add(Tier::device, MemoryPurpose::scratch, "scratch", round_up(extras.device_scratch, kPieceRounding));
+  add(Tier::device, MemoryPurpose::scratch, "scratch",
+      round_up(extras.device_scratch, kPieceRounding));
   add(Tier::device, MemoryPurpose::outside, "outside", config.outside.device);
 
   const StagingPlan staging =
       plan_staging(layout, table, placement, config.engine.tile / size_of(DType::fp32));
   add(Tier::host, MemoryPurpose::staging_gather, "staging: gather", staging.gather * staging.slab);
-  add(Tier::host, MemoryPurpose::staging_gradient, "staging: gradient", staging.gradient * staging.slab);
+  add(Tier::host, MemoryPurpose::staging_gradient, "staging: gradient",
+      staging.gradient * staging.slab);
   add(Tier::host, MemoryPurpose::staging_update, "staging: update", staging.update * staging.slab);
-  add(Tier::host, MemoryPurpose::staging_checkpoint, "staging: checkpoint", staging.checkpoint * staging.slab);
+  add(Tier::host, MemoryPurpose::staging_checkpoint, "staging: checkpoint",
+      staging.checkpoint * staging.slab);
   add(Tier::host, MemoryPurpose::gradient_sums, "gradient sums",
       all_gradient_sums_bytes(layout, placement, Tier::host));
   add(Tier::host, MemoryPurpose::communicator, "communicator windows", extras.communicator_staging);

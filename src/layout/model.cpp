@@ -10,6 +10,13 @@
 namespace strata {
 namespace {
 
+// So that no size in bytes, of states of all kinds on all ranks, can overflow.
+bool fits(const std::vector<std::uint64_t>& shape) {
+  std::uint64_t room = std::uint64_t{1} << 48;
+  for (const std::uint64_t extent : shape) room /= extent;
+  return room > 0;
+}
+
 void check_tensors(const std::string& unit, const std::vector<TensorSpec>& tensors) {
   const auto refuse = [&](const std::string& reason) {
     throw Error(ErrorCode::invalid_argument, reason, {.unit = unit});
@@ -20,6 +27,10 @@ void check_tensors(const std::string& unit, const std::vector<TensorSpec>& tenso
     if (!names.insert(tensor.name).second) refuse(fmt::format("tensor {} twice", tensor.name));
     if (tensor.shape.empty() || std::ranges::count(tensor.shape, 0U) > 0) {
       refuse(fmt::format("tensor {} has shape ({}): every extent must be at least 1", tensor.name,
+                         fmt::join(tensor.shape, ", ")));
+    }
+    if (!fits(tensor.shape)) {
+      refuse(fmt::format("tensor {} has shape ({}): more than 2^48 elements", tensor.name,
                          fmt::join(tensor.shape, ", ")));
     }
   }

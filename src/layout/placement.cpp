@@ -1,45 +1,44 @@
 #include "layout/placement.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.hpp"
 
 namespace strata {
 namespace {
 
-// Cuts shards by one kind's fractions; the remainder of each cut is carried to the next shard.
+// Cuts shards by one kind's fractions; what rounding to blocks adds or leaves over at either cut is
+// carried to the next shard.
 class FractionCutter {
  public:
-  explicit FractionCutter(const TierFractions& fractions) : fractions_(fractions) {}
+  // Without an nvme part the second cut is the shard's end exactly: sums of fractions are not.
+  explicit FractionCutter(const TierFractions& fractions)
+      : upto_{fractions.device, fractions.nvme > 0 ? fractions.device + fractions.host : 1.0} {}
 
-  // End of the device part and of the host part of a shard of `shard_elems`.
+  // End of the device part, and of the device and host parts together.
   std::array<std::uint64_t, 2> cut(std::uint64_t shard_elems) {
-    const double size = static_cast<double>(shard_elems);
-    device_owed_ += fractions_.device * size;
-    host_owed_ += fractions_.host * size;
-    const std::uint64_t device = nearest_border(device_owed_, shard_elems);
-    const std::uint64_t host = nearest_border(host_owed_, shard_elems - device, device);
-    device_owed_ -= static_cast<double>(device);
-    host_owed_ -= static_cast<double>(host);
-    return {device, device + host};
+    std::array<std::uint64_t, 2> ends{};
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      owed_[i] += upto_[i] * static_cast<double>(shard_elems);
+      ends[i] = nearest_border(owed_[i], shard_elems);
+    }
+    ends[1] = std::max(ends[0], ends[1]);
+    for (std::size_t i = 0; i < ends.size(); ++i) owed_[i] -= static_cast<double>(ends[i]);
+    return ends;
   }
 
  private:
-  // The length nearest to `wanted` within `room` that ends at a block border or at the end.
-  static std::uint64_t nearest_border(double wanted, std::uint64_t room, std::uint64_t base = 0) {
+  // The block border, or the shard's end, that is nearest to `wanted`.
+  static std::uint64_t nearest_border(double wanted, std::uint64_t shard_elems) {
     if (wanted <= 0) return 0;
-    const double block = static_cast<double>(kBlockElems);
-    const auto whole = static_cast<std::uint64_t>(
-        std::floor((static_cast<double>(base) + wanted) / block) * block);
-    const std::uint64_t low = std::min(std::max(whole, base) - base, room);
-    const std::uint64_t high = std::min(low + kBlockElems, room);
+    if (wanted >= static_cast<double>(shard_elems)) return shard_elems;
+    const std::uint64_t low = static_cast<std::uint64_t>(wanted) / kBlockElems * kBlockElems;
+    const std::uint64_t high = std::min(low + kBlockElems, shard_elems);
     return wanted - static_cast<double>(low) < static_cast<double>(high) - wanted ? low : high;
   }
 
-  TierFractions fractions_;
-  double device_owed_ = 0;
-  double host_owed_ = 0;
+  std::array<double, 2> upto_;
+  std::array<double, 2> owed_{};
 };
 
 Tier home_at(const std::array<std::uint64_t, 2>& cuts, std::uint64_t elem) {

@@ -24,7 +24,7 @@ struct StateKind {
 
 struct StateTable {
   std::vector<StateKind> kinds;
-  KindId master;   // the fp32 weights; kParamKind when the parameter itself is fp32
+  KindId master;             // the fp32 weights; kParamKind when the parameter itself is fp32
   DType wire = DType::bf16;  // dtype of a gradient in the device buffer and in collectives
   // Several reductions may make up one gradient, which then rests in fp32.
   bool accumulates = false;

@@ -32,14 +32,15 @@ void Lease::give_back() {
 Reservation::Reservation(Budget& budget, std::string tag, Bytes size)
     : budget_(budget), tag_(std::move(tag)), size_(size) {
   const std::scoped_lock lock(budget_.mutex_);
-  const Bytes needed = budget_.reserved_ + size;
+  // An absurd size must not wrap into a sum that fits.
+  const Bytes needed = std::max(size, budget_.reserved_ + size);
   if (needed > budget_.limit_) {
-    throw Error(ErrorCode::budget_exceeded,
-                fmt::format("{} budget {} cannot hold {} for {}: {} are reserved already; the "
-                            "smallest budget that would do is {} bytes",
-                            name_of(budget_.tier_), format_bytes(budget_.limit_),
-                            format_bytes(size), tag_, format_bytes(budget_.reserved_),
-                            needed.value));
+    throw Error(
+        ErrorCode::budget_exceeded,
+        fmt::format("{} budget {} cannot hold {} for {}: {} are reserved already; the "
+                    "smallest budget that would do is {} bytes",
+                    name_of(budget_.tier_), format_bytes(budget_.limit_), format_bytes(size), tag_,
+                    format_bytes(budget_.reserved_), needed.value));
   }
   budget_.reserved_ = needed;
   budget_.by_tag_[tag_] += size;

@@ -38,20 +38,20 @@ Bytes ExtentStore::allocated() const {
 }
 
 void ExtentStore::open() {
+  files_.resize(file_sizes_.size());
   try {
     for (std::uint32_t i = 0; i < file_sizes_.size(); ++i) {
       if (file_sizes_[i] == Bytes{}) continue;
       io_.prepare_directory(options_.directories[i], directory(i), options_.allow_tmpfs);
-      files_.resize(file_sizes_.size());
       files_[i] = io_.open({file_path(i), file_sizes_[i]});
       const IoAlignment alignment = io_.alignment(*files_[i]);
       if (std::max(alignment.offset, alignment.memory) > kExtentAlign) {
-        throw Error(ErrorCode::not_supported,
-                    fmt::format("the disk asks for an alignment of {} bytes, at most {} are "
-                                "supported: choose another directory",
-                                std::max(alignment.offset, alignment.memory).value,
-                                kExtentAlign.value),
-                    {.path = directory(i)});
+        throw Error(
+            ErrorCode::not_supported,
+            fmt::format("the disk asks for an alignment of {} bytes, at most {} are "
+                        "supported: choose another directory",
+                        std::max(alignment.offset, alignment.memory).value, kExtentAlign.value),
+            {.path = directory(i)});
       }
     }
   } catch (...) {
@@ -62,8 +62,9 @@ void ExtentStore::open() {
 
 void ExtentStore::close() {
   for (std::uint32_t i = 0; i < files_.size(); ++i) {
-    if (!files_[i]) continue;
-    io_.close(*files_[i], true);
+    if (file_sizes_[i] == Bytes{}) continue;
+    if (files_[i]) io_.close(*files_[i], true);
+    // Also where open() failed after it had made the directory.
     io_.remove_directory(options_.directories[i], directory(i));
   }
   files_.clear();

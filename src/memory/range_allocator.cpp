@@ -13,6 +13,7 @@ RangeAllocator::RangeAllocator(std::span<std::byte> range) {
 }
 
 std::optional<std::span<std::byte>> RangeAllocator::allocate(Bytes size) {
+  if (size > largest_hole()) return std::nullopt;
   const std::size_t rounded = round_up(size, kPieceAlign).value;
   const auto hole = std::ranges::find_if(holes_, [&](auto& h) { return h.second >= rounded; });
   if (hole == holes_.end()) return std::nullopt;

@@ -23,18 +23,23 @@ std::span<std::byte> Carver::carve(Bytes size) {
 namespace {
 
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+constexpr Bytes kAddressable{std::uint64_t{1} << 47};  // of x86-64 with four levels of pages
 
 }  // namespace
 
 HostRegion::HostRegion(Bytes size, const LogSink& log) {
   if (size.value == 0) return;
+  if (size > kAddressable) {
+    throw Error(
+        ErrorCode::budget_exceeded,
+        fmt::format("{} of host memory are more than a process can address", format_bytes(size)));
+  }
   const std::uint64_t length = round_up(size.value, kHugePage) + kHugePage;
   void* address = ::mmap(nullptr, length, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) {
     throw Error(ErrorCode::budget_exceeded,
-                fmt::format("cannot map {} of host memory; lower budgets.host",
-                            format_bytes(size)),
+                fmt::format("cannot map {} of host memory; lower budgets.host", format_bytes(size)),
                 {.errnum = errno});
   }
   mapping_ = {static_cast<std::byte*>(address), length};

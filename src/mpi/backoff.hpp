@@ -1,7 +1,6 @@
 // How a thread waits for another process: it polls eagerly for a few microseconds, since most
 // waits are short, then sleeps between polls, longer and longer. It never holds a core that a
-// compute thread could use (shared/reference measurements: sleeping polls beat spinning and
-// yielding beside compute).
+// compute thread could use (sleeping polls beat spinning and yielding there).
 #pragma once
 
 #include <algorithm>

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/reduce.hpp"
+#include "mpi/copy_to_window.hpp"
 
 namespace strata::mpi {
 namespace {
@@ -83,7 +84,7 @@ void WindowPlane::all_gather(const Shards& shards) {
   const std::uint64_t count = (shards.shard_bytes + slot_bytes_ - 1) / slot_bytes_;
   const auto fill = [&](std::uint64_t k, std::byte* slot) {
     const std::uint64_t offset = k * slot_bytes_;
-    std::memcpy(slot, shards.at(rank(), offset), shards.piece(rank(), offset, slot_bytes_));
+    copy_to_window(slot, shards.at(rank(), offset), shards.piece(rank(), offset, slot_bytes_));
   };
   const auto use = [&](std::uint64_t k, std::uint64_t chunk) {
     const std::uint64_t offset = k * slot_bytes_;
@@ -108,8 +109,8 @@ void WindowPlane::reduce_scatter(const Shards& shards) {
     const std::uint64_t offset = k * slice_bytes;
     for (std::uint32_t peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
-      std::memcpy(slot + place(rank(), peer), shards.at(peer, offset),
-                  shards.piece(peer, offset, slice_bytes));
+      copy_to_window(slot + place(rank(), peer), shards.at(peer, offset),
+                     shards.piece(peer, offset, slice_bytes));
     }
   };
   const auto use = [&](std::uint64_t k, std::uint64_t chunk) {
@@ -131,7 +132,7 @@ void WindowPlane::broadcast(std::byte* data, std::uint64_t size_bytes, std::uint
     return std::min(slot_bytes_, size_bytes - k * slot_bytes_);
   };
   const auto fill = [&](std::uint64_t k, std::byte* slot) {
-    if (rank() == root) std::memcpy(slot, data + k * slot_bytes_, bytes_of(k));
+    if (rank() == root) copy_to_window(slot, data + k * slot_bytes_, bytes_of(k));
   };
   const auto use = [&](std::uint64_t k, std::uint64_t chunk) {
     if (rank() == root) return;

@@ -23,9 +23,9 @@ void PatternBook::begin(const std::string& name) {
 void PatternBook::record(ProgramCall call) { calls_.push_back(call); }
 
 bool PatternBook::end() {
-  std::vector<ProgramCall>& record = book_[current_];
-  if (record == calls_) return true;
-  record = std::exchange(calls_, {});
+  const auto [entry, is_first] = book_.try_emplace(current_);
+  if (!is_first && entry->second == calls_) return true;
+  entry->second = std::exchange(calls_, {});
   return false;
 }
 

@@ -39,11 +39,12 @@ void agree_on_call(Communicator& communicator, const CallToAgree& mine, const st
     if (std::memcmp(&theirs, &record, sizeof(Record)) == 0) continue;
     const std::string own = describe(record, unit_name);
     const std::string other = describe(theirs, unit_name);
-    throw Error(ErrorCode::diverged,
-                fmt::format("ranks diverged at call {} of pattern \"{}\": rank {} calls {}, rank {} "
-                            "calls {}{}; every rank must make the same calls in the same order",
-                            mine.sequence, pattern, communicator.rank().value, own, r, other,
-                            own == other ? " with other options or at another position" : ""));
+    throw Error(
+        ErrorCode::diverged,
+        fmt::format("ranks diverged at call {} of pattern \"{}\": rank {} calls {}, rank {} "
+                    "calls {}{}; every rank must make the same calls in the same order",
+                    mine.sequence, pattern, communicator.rank().value, own, r, other,
+                    own == other ? " with other options or at another position" : ""));
   }
 }
 

@@ -74,12 +74,24 @@ struct ScratchLease::State {
   }
 };
 
+ScratchLease::ScratchLease() = default;
 ScratchLease::ScratchLease(ScratchLease&&) noexcept = default;
 ScratchLease& ScratchLease::operator=(ScratchLease&&) noexcept = default;
 ScratchLease::~ScratchLease() = default;
 
 std::span<std::byte> ScratchLease::memory() const {
   return state_ ? state_->memory : std::span<std::byte>{};
+}
+
+ScratchLease SessionImpl::reserve_outside(Tier tier, Bytes size) {
+  ScratchLease lease;
+  lease.state_ = std::make_unique<ScratchLease::State>();
+  ScratchLease::State& state = *lease.state_;
+  state.session = shared_from_this();
+  state.reservation =
+      std::make_unique<Reservation>(*budgets_[static_cast<std::size_t>(tier)], "outside", size);
+  state.lease = state.reservation->lease(size);
+  return lease;
 }
 
 ScratchLease SessionImpl::scratch(Tier tier, Bytes size) {

@@ -52,8 +52,7 @@ Session Session::open(const Model& model, const Config& config,
 
 Session Session::open(const Model& model, const Config& config, Backends backends,
                       SessionOptions options) {
-  auto impl =
-      std::make_shared<SessionImpl>(model, config, std::move(backends), std::move(options));
+  auto impl = std::make_shared<SessionImpl>(model, config, std::move(backends), std::move(options));
   impl->open();
   return Session(std::move(impl));
 }
@@ -101,6 +100,9 @@ void Session::reduce(GradientLease gradients, StreamId stream) {
   impl().reduce(std::move(gradients), stream);
 }
 ScratchLease Session::scratch(Tier tier, Bytes size) { return impl().scratch(tier, size); }
+ScratchLease Session::reserve_outside(Tier tier, Bytes size) {
+  return impl().reserve_outside(tier, size);
+}
 void Session::read(UnitId unit, const std::string& kind, const ReadFunction& visit) {
   impl().read(unit, kind, visit);
 }

@@ -17,9 +17,8 @@
 namespace strata {
 
 StateTable state_table_for(const Model& model, const Config& config) {
-  const bool reduced_twice = std::ranges::any_of(model.units(), [](const UnitSpec& unit) {
-    return unit.options.reduces_per_micro_batch > 1;
-  });
+  const bool reduced_twice = std::ranges::any_of(
+      model.units(), [](const UnitSpec& unit) { return unit.options.reduces_per_micro_batch > 1; });
   return adamw_state_table({.param = config.precision.param,
                             .wire = config.precision.reduce,
                             .accumulates = reduced_twice || config.engine.max_micro_batches > 1});
@@ -78,8 +77,8 @@ void SessionImpl::open() {
         return *reservations_[i];
       }
     }
-    reservations_.push_back(std::make_unique<Reservation>(
-        *budgets_[static_cast<std::size_t>(tier)], kNone, Bytes{}));
+    reservations_.push_back(
+        std::make_unique<Reservation>(*budgets_[static_cast<std::size_t>(tier)], kNone, Bytes{}));
     return *reservations_.back();
   };
   const EngineReservations engine_reservations{
@@ -126,19 +125,19 @@ void SessionImpl::allocate() {
   }
   for (const MemoryLine& line : plan_.lines) {
     const bool promised_later = line.purpose == MemoryPurpose::scratch;
-    reservations_.push_back(std::make_unique<Reservation>(
-        *budgets_[static_cast<std::size_t>(line.tier)], line.what,
-        promised_later ? Bytes{} : line.size));
-    const bool used_from_the_start = line.purpose == MemoryPurpose::at_rest ||
-                                     line.purpose == MemoryPurpose::gradient_sums ||
-                                     line.purpose == MemoryPurpose::communicator ||
-                                     line.purpose == MemoryPurpose::outside;
+    reservations_.push_back(
+        std::make_unique<Reservation>(*budgets_[static_cast<std::size_t>(line.tier)], line.what,
+                                      promised_later ? Bytes{} : line.size));
+    const bool used_from_the_start =
+        line.purpose == MemoryPurpose::at_rest || line.purpose == MemoryPurpose::gradient_sums ||
+        line.purpose == MemoryPurpose::communicator || line.purpose == MemoryPurpose::outside;
     if (used_from_the_start) at_rest_.push_back(reservations_.back()->lease(line.size));
   }
-  store_ = std::make_unique<ExtentStore>(*io_, ExtentStoreOptions{.directories = config_.nvme.directories,
-                                                                  .run = config_.nvme.run,
-                                                                  .rank = communicator_->rank(),
-                                                                  .allow_tmpfs = config_.nvme.allow_tmpfs});
+  store_ = std::make_unique<ExtentStore>(
+      *io_, ExtentStoreOptions{.directories = config_.nvme.directories,
+                               .run = config_.nvme.run,
+                               .rank = communicator_->rank(),
+                               .allow_tmpfs = config_.nvme.allow_tmpfs});
   map_ = std::make_unique<StateMap>(geometry_, *device_, *store_, options_.log);
   surplus_ = RangeAllocator(map_->device_surplus());
   store_->open();

@@ -44,6 +44,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   StepResult end_step();
   void abandon_step() noexcept;
   ScratchLease scratch(Tier tier, Bytes size);
+  ScratchLease reserve_outside(Tier tier, Bytes size);
   void read(UnitId unit, const std::string& kind, const ReadFunction& visit);
   std::string weights_hash(bool all_states);
 

@@ -252,10 +252,10 @@ std::map<std::uint64_t, AdamWCoefficients> SessionImpl::coefficients_of_step(
       const GroupRates rates = step_.options.groups.empty()
                                    ? GroupRates{optimizer.learning_rate, optimizer.weight_decay}
                                    : step_.options.groups[tensors[t].group];
-      coefficients[index] = adamw_coefficients(
-          {rates.learning_rate, rates.weight_decay, optimizer.beta1, optimizer.beta2,
-           optimizer.epsilon},
-          ++tensor_updates_[index], gradient_factor);
+      coefficients[index] =
+          adamw_coefficients({rates.learning_rate, rates.weight_decay, optimizer.beta1,
+                              optimizer.beta2, optimizer.epsilon},
+                             ++tensor_updates_[index], gradient_factor);
     }
   }
   return coefficients;

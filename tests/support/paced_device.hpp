@@ -1,6 +1,6 @@
 // A Device whose work takes the time that it is declared to take, without CPU: copies take
 // latency + size / rate of their link, launch_for() takes a duration. It stands for a GPU in
-// benchmarks on machines without one (design.md section 7); bytes still move for real, and work
+// benchmarks on machines without one; bytes still move for real, and work
 // that takes longer than declared takes as long as it takes.
 //
 // Time is real. A stream sleeps until an absolute deadline that is computed from declared

@@ -128,9 +128,8 @@ float toy_initial(std::uint64_t seed, UnitId unit, TensorId tensor, std::uint64_
 float toy_gradient(std::uint64_t seed, std::uint32_t step, std::uint32_t micro_batch,
                    std::uint32_t rank, UnitId unit, TensorId tensor, std::uint64_t index,
                    float weight) {
-  const std::uint64_t key = rng::at(rng::at(rng::at(element_key(seed + 1, unit, tensor), step),
-                                            micro_batch),
-                                    rank);
+  const std::uint64_t key =
+      rng::at(rng::at(rng::at(element_key(seed + 1, unit, tensor), step), micro_batch), rank);
   return weight * 0.5F + static_cast<float>(rng::uniform(key, index) - 0.5);
 }
 

@@ -66,8 +66,9 @@ struct Partition {
 // the model has no such unit. Pre: ranks >= 1.
 Partition make_partition(const Model& model, std::uint32_t ranks, const std::string& only_unit);
 
-std::string shape_text(const std::vector<std::uint64_t>& shape);  // "20 x 15"
-std::string grouped_digits(std::uint64_t count);                  // "12,582,912"
+std::string shape_text(const std::vector<std::uint64_t>& shape);     // "20 x 15"
+std::string grouped_digits(std::uint64_t count);                     // "12,582,912"
+std::string counted(std::uint64_t count, const std::string& thing);  // "1 rank", "2 ranks"
 
 std::string partition_text(const Partition& partition);
 // The same for programs.

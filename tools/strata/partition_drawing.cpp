@@ -96,12 +96,11 @@ class PartitionDrawing {
     const std::string drawn = rows_.size() == 1 ? ""
                               : to_scale_       ? "; rows are drawn to one scale"
                                                 : "; every row is stretched to full width";
-    canvas_.text(kMargin, y_,
-                 fmt::format("{} parameters, {} unit{}, {} rank{}; slice layout{}",
-                             count_text(partition_.count_elems), partition_.units,
-                             partition_.units == 1 ? "" : "s", partition_.ranks,
-                             partition_.ranks == 1 ? "" : "s", drawn),
-                 {.color = kQuiet});
+    canvas_.text(
+        kMargin, y_,
+        fmt::format("{} parameters, {}, {}; slice layout{}", count_text(partition_.count_elems),
+                    counted(partition_.units, "unit"), counted(partition_.ranks, "rank"), drawn),
+        {.color = kQuiet});
     y_ += 14;
     draw_legend();
     y_ += 16;
@@ -122,7 +121,8 @@ class PartitionDrawing {
       canvas_.text(x + kSwatch + 6, y_ + 10, label, {.size = 11});
       x += width;
     };
-    const std::uint32_t named = std::min<std::uint32_t>(partition_.ranks, kMostNamedRanks);
+    const std::uint32_t named =
+        partition_.ranks <= kMostNamedRanks ? partition_.ranks : kNamedOfMany;
     for (std::uint32_t r = 0; r < named; ++r) {
       entry(fmt::format("rank {}", r), [&](const Box& box) { canvas_.fill(box, colors_[r]); });
     }
@@ -239,7 +239,11 @@ class PartitionDrawing {
       canvas_.line(x, y_, x, y_ + 4, kQuiet, 0.8);
       const std::string label = grouped_digits(r * segment.shard_elems);
       if (SvgCanvas::text_width(label, 9) + 4 > step) continue;
-      canvas_.text(x, y_ + 13, label, {.size = 9, .anchor = Anchor::middle, .color = kQuiet});
+      // The outer labels stay inside the row.
+      const Anchor anchor = r == 0                  ? Anchor::start
+                            : r == partition_.ranks ? Anchor::end
+                                                    : Anchor::middle;
+      canvas_.text(x, y_ + 13, label, {.size = 9, .anchor = anchor, .color = kQuiet});
     }
     y_ += 14;
   }
@@ -319,18 +323,15 @@ class PartitionDrawing {
   }
 
   void draw_rest() {
-    std::uint64_t elems = 0;
-    for (std::size_t i = shown_; i < rows_.size(); ++i) elems += rows_[i].segment->count_elems();
     canvas_.text(
         kMargin, y_,
-        fmt::format("and {} more rows of units or groups, {} elements a unit together, cut "
-                    "in the same way",
-                    rows_.size() - shown_, count_text(elems)),
+        fmt::format("the first {} of {} rows; --unit NAME draws one unit", shown_, rows_.size()),
         {.color = kQuiet});
     y_ += 10;
   }
 
   static constexpr std::uint32_t kMostNamedRanks = 32;
+  static constexpr std::uint32_t kNamedOfMany = 6;
 
   const Partition& partition_;
   const RankColors colors_;

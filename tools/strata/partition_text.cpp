@@ -30,9 +30,9 @@ std::string describe_tensors(const SegmentView& segment) {
 }
 
 void append_segment(std::string& text, const std::string& title, const SegmentView& segment) {
-  text += fmt::format("\n{}, {}: {} elements in {} shards of {}; {} are padding\n", title,
+  text += fmt::format("\n{}, {}: {} elements in {} of {}; {} are padding\n", title,
                       segment.trainable ? "trainable" : "frozen", segment.count_elems(),
-                      segment.shards.size(), segment.shard_elems,
+                      counted(segment.shards.size(), "shard"), segment.shard_elems,
                       segment.stored_elems() - segment.count_elems());
   text += fmt::format("  tensors: {}\n", describe_tensors(segment));
   const std::size_t widest = fmt::format("[{0}, {0})", segment.stored_elems()).size();
@@ -71,9 +71,9 @@ nlohmann::ordered_json json_of(const SegmentView& segment) {
 
 std::string partition_text(const Partition& partition) {
   std::string text = fmt::format(
-      "{} parameters in {} units, sliced over {} ranks; with padding a rank stores {} elements\n",
-      grouped_digits(partition.count_elems), partition.units, partition.ranks,
-      grouped_digits(partition.stored_elems / partition.ranks));
+      "{} parameters in {}, sliced over {}; with padding a rank stores {} elements\n",
+      grouped_digits(partition.count_elems), counted(partition.units, "unit"),
+      counted(partition.ranks, "rank"), grouped_digits(partition.stored_elems / partition.ranks));
   for (const UnitGroup& group : partition.groups) {
     for (const SegmentView& segment : group.first.segments) {
       append_segment(text, group.title(), segment);

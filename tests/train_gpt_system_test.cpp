@@ -1,0 +1,348 @@
+// train_gpt as a user runs it: real processes, real files, real ranks. What must hold of every run:
+// weights that do not depend on the placement, numbers that agree with the operating system's,
+// budgets that are kept, and one clear line with the right exit code when something is wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support/child_process.hpp"
+
+namespace strata::test {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr auto kLimit = 120s;  // of one program, on a machine that does other things as well
+constexpr unsigned kNobody = 65534;
+
+class TrainGpt : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    // Not below TempDir(): that may be a tmpfs, which sessions refuse.
+    directory_ = std::filesystem::absolute(std::string("train_gpt_system_") + test->name());
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_);
+    std::ofstream text(path("text"));
+    for (int i = 0; i < 4000; ++i) text << "line " << i * i << " of a text to learn from\n";
+  }
+  void TearDown() override {
+    if (!HasFailure()) std::filesystem::remove_all(directory_);
+  }
+
+  std::string path(const std::string& name) const { return (directory_ / name).string(); }
+  static std::string config(const std::string& name) {
+    return std::string(STRATA_EXAMPLES_DIR) + "/train_gpt/configs/" + name + ".json";
+  }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name)) << text;
+    return path(name);
+  }
+
+  static std::vector<std::string> command(int ranks, const std::vector<std::string>& arguments) {
+    std::vector<std::string> words;
+    if (ranks > 1) {
+      words = {STRATA_MPIEXEC, "--oversubscribe", "--bind-to", "none", "-n", std::to_string(ranks)};
+    }
+    words.insert(words.end(), {STRATA_TRAIN_GPT});
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return words;
+  }
+  ChildOptions options() const {
+    return {.directory = directory_.string(),
+            .environment = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                            "OMPI_MCA_btl_vader_single_copy_mechanism=none",
+                            "OMPI_MCA_odls_base_sigkill_timeout=60", "ASAN_OPTIONS=detect_leaks=0"},
+            .stdout_path = {},
+            .user = 0};
+  }
+  ChildResult run(int ranks, const std::vector<std::string>& arguments) const {
+    return run_child(command(ranks, arguments), options(), kLimit);
+  }
+
+  // Trains the tiny model for five steps and returns the summary.
+  nlohmann::json train(int ranks, const std::string& config_path,
+                       std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments = {"--data",
+                                          path("text"),
+                                          "--preset",
+                                          "tiny",
+                                          "--steps",
+                                          "5",
+                                          "--seed",
+                                          "7",
+                                          "--weights-hash",
+                                          "--config",
+                                          config_path,
+                                          "--summary-json",
+                                          path("summary.json")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ChildResult result = run(ranks, arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_FALSE(result.timed_out);
+    if (result.exit_code != 0) return {};
+    nlohmann::json summary = nlohmann::json::parse(std::ifstream(path("summary.json")));
+    const std::string last = "weights " + summary["weights_hash"].get<std::string>() + "\n";
+    EXPECT_TRUE(result.out.ends_with(last)) << result.out;
+    return summary;
+  }
+
+  std::filesystem::path directory_;
+};
+
+void expect_own_books_match(const nlohmann::json& summary) {
+  constexpr double kAgreement = 0.02;
+  constexpr double kRssAllowance = 256 << 20;
+  for (const auto& rank : summary["ranks"]) {
+    const double read = rank["bytes"]["nvme_read"];
+    const double written = rank["bytes"]["nvme_written"];
+    // A few pages of output files are the operating system's, not ours.
+    constexpr double kPages = 64 << 10;
+    EXPECT_NEAR(rank["os_read_bytes"], read, kAgreement * read + kPages);
+    EXPECT_NEAR(rank["os_written_bytes"], written, kAgreement * written + kPages);
+    double budgets = 0;
+    for (const char* tier : {"device", "host", "nvme"}) {
+      const auto& numbers = rank["tiers"][tier];
+      EXPECT_EQ(numbers["reserved"], numbers["planned"]) << tier;
+      EXPECT_LE(numbers["peak_in_use"], numbers["reserved"]) << tier;
+      EXPECT_LE(numbers["reserved"], numbers["budget"]) << tier;
+      if (std::string_view(tier) != "nvme") budgets += numbers["budget"].get<double>();
+    }
+#ifndef __SANITIZE_ADDRESS__  // whose shadow and quarantine are memory too
+    EXPECT_LE(rank["peak_rss_bytes"], budgets + kRssAllowance);
+#endif
+    EXPECT_GT(rank["peak_rss_bytes"], 0);
+  }
+}
+
+TEST_F(TrainGpt, PlacementNeverChangesTheWeightsAndTheBooksMatch) {
+  for (const int ranks : {1, 2}) {
+    for (const char* accumulation : {"1", "4"}) {
+      std::map<std::string, std::vector<std::string>> placements_by_hash;
+      for (const char* placement : {"device", "host", "nvme", "mixed"}) {
+        SCOPED_TRACE(testing::Message()
+                     << ranks << " ranks, accumulation " << accumulation << ", " << placement);
+        const auto summary = train(ranks, config(placement), {"--accumulation", accumulation});
+        ASSERT_FALSE(summary.is_null());
+        EXPECT_EQ(summary["ranks"].size(), ranks);
+        EXPECT_LT(summary["loss_last"], summary["loss_first"]);
+        expect_own_books_match(summary);
+        placements_by_hash[summary["weights_hash"]].push_back(placement);
+      }
+      EXPECT_EQ(placements_by_hash.size(), 1) << testing::PrintToString(placements_by_hash);
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("gpt-tiny"))) << "the run's files are still there";
+}
+
+TEST_F(TrainGpt, NvmeMovesWhatTheFloorSaysAndNoMoreThanPagesBeyond) {
+  const auto summary = train(1, config("nvme"));
+  for (const char* link : {"nvme_read", "nvme_written", "host_to_device", "device_to_host"}) {
+    const double moved = summary["bytes_per_parameter_step"][link];
+    const double floor = summary["floor_per_parameter_step"][link];
+    EXPECT_GT(floor, 0) << link;
+    EXPECT_NEAR(moved / floor, 1, 0.05) << link;
+  }
+  // docs/architecture.md, parameters and optimizer on NVMe with one micro-batch.
+  EXPECT_DOUBLE_EQ(summary["floor_per_parameter_step"]["nvme_read"], 12 + 4);
+  EXPECT_DOUBLE_EQ(summary["floor_per_parameter_step"]["nvme_written"], 14);
+}
+
+TEST_F(TrainGpt, TheSeedDecidesTheWeights) {
+  const auto first = train(1, config("host"));
+  const auto again = train(1, config("host"), {"--threads", "1"});
+  const auto other = train(1, config("host"), {"--untied"});
+  EXPECT_EQ(first["losses"], again["losses"]);
+  EXPECT_EQ(first["weights_hash"], again["weights_hash"]);
+  EXPECT_NE(first["weights_hash"], other["weights_hash"]);
+}
+
+struct BadInput {
+  const char* name;
+  std::vector<std::string> arguments;  // TEXT, DIR and CONFIG:<json> are replaced
+  int exit_code;
+  const char* message;
+};
+
+class BadInputs : public TrainGpt {
+ protected:
+  std::vector<std::string> resolve(std::vector<std::string> words) const {
+    for (std::string& word : words) {
+      if (word == "TEXT") word = path("text");
+      if (word.starts_with("CONFIG:")) word = write("config.json", word.substr(7));
+    }
+    return words;
+  }
+
+  static std::string nvme_config(const std::string& directory) {
+    return R"({"budgets": {"device": "6MiB", "host": "32MiB", "nvme": "32MiB"},
+               "placement": {"param": "nvme", "grad": "host", "optimizer": "nvme"},
+               "engine": {"tile": "1MiB"},
+               "nvme": {"directories": [")" +
+           directory + R"("], "run": "bad"}})";
+  }
+
+  // One line on stderr, the right code, and nothing trained.
+  void expect_refused(const std::vector<std::string>& arguments, int exit_code,
+                      const std::string& message, int ranks = 1, unsigned user = 0) const {
+    ChildOptions as = options();
+    as.user = user;
+    const ChildResult result = run_child(command(ranks, arguments), as, kLimit);
+    EXPECT_FALSE(result.timed_out);
+    EXPECT_EQ(result.exit_code, exit_code) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(message));
+    EXPECT_THAT(result.out, Not(HasSubstr("step ")));
+    std::istringstream lines(result.err);
+    int ours = 0;
+    for (std::string line; std::getline(lines, line);) ours += line.starts_with("train_gpt: error");
+    EXPECT_EQ(ours, 1) << result.err;
+    if (ranks == 1) {
+      EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+    }
+  }
+};
+
+TEST_F(BadInputs, AreRefusedInOneLineWithTheRightExitCode) {
+  write("empty", "");
+  write("short", "too short for a sequence");
+  write("odd", "abc");
+  const std::vector<BadInput> inputs = {
+      {"no data", {}, 2, "--data FILE or --tokens FILE"},
+      {"unknown flag", {"--data", "TEXT", "--stesp", "5"}, 2, "--stesp"},
+      {"negative steps", {"--data", "TEXT", "--steps", "-1"}, 2, "--steps"},
+      {"unknown preset", {"--data", "TEXT", "--preset", "huge"}, 2, "huge"},
+      {"impossible model", {"--data", "TEXT", "--heads", "3"}, 2, "heads"},
+      {"missing data", {"--data", "missing"}, 2, "missing"},
+      {"a directory", {"--data", "."}, 2, "directory"},
+      {"empty data", {"--data", "empty"}, 2, "empty"},
+      {"short data", {"--data", "short"}, 2, "one sequence needs"},
+      {"odd token file", {"--tokens", "odd"}, 2, "not a multiple of 2"},
+      {"vocabulary", {"--tokens", "TEXT"}, 2, "not below the vocabulary size"},
+      {"no config", {"--data", "TEXT", "--config", "missing.json"}, 2, "missing.json"},
+      {"no json", {"--data", "TEXT", "--config", "TEXT"}, 2, "text:1:"},
+      {"config key", {"--data", "TEXT", "--config", R"(CONFIG:{"budgest": {}})"}, 2, "budgets"},
+      {"config value",
+       {"--data", "TEXT", "--config", R"(CONFIG:{"engine": {"workers": 0}})"},
+       2,
+       "engine.workers"},
+      {"small budget",
+       {"--data", "TEXT", "--config", R"(CONFIG:{"budgets": {"device": "1MiB"}})"},
+       3,
+       "the smallest that works is"},
+      {"summary path", {"--data", "TEXT", "--summary-json", "missing/s.json"}, 2, "--summary-json"},
+  };
+  for (const BadInput& input : inputs) {
+    SCOPED_TRACE(input.name);
+    expect_refused(resolve(input.arguments), input.exit_code, input.message);
+  }
+}
+
+TEST_F(BadInputs, NvmeDirectoriesThatCannotServeAreRefused) {
+  const auto refused = [&](const std::string& directory, const std::string& message,
+                           unsigned user = 0) {
+    SCOPED_TRACE(directory);
+    write("config.json", nvme_config(directory));
+    expect_refused({"--data", path("text"), "--config", path("config.json")}, 4, message, 1, user);
+  };
+  refused("missing", "does not exist");
+  refused("text", "is not a directory");
+  refused("/dev/shm", "rests in RAM");
+  if (::geteuid() == 0) {
+    std::filesystem::create_directory(path("locked"));
+    ASSERT_EQ(::chmod(path("locked").c_str(), 0555), 0);
+    refused("locked", "not writable", kNobody);
+  }
+}
+
+TEST_F(BadInputs, ADirectoryInUseIsRefusedAndFreeAgainAfterAKill) {
+  write("config.json", nvme_config("."));
+  const std::vector<std::string> forever = {"--data",  path("text"), "--steps",
+                                            "1000000", "--config",   path("config.json")};
+  {
+    ChildProcess holder(command(1, forever), options());
+    ASSERT_TRUE(holder.wait_for_output("step ", kLimit));
+    expect_refused({"--data", path("text"), "--config", path("config.json")}, 4, "in use");
+    ASSERT_EQ(::kill(holder.pid(), SIGKILL), 0);
+    EXPECT_EQ(holder.wait(kLimit).exit_code, 128 + SIGKILL);
+  }
+  EXPECT_FALSE(train(1, path("config.json")).is_null());
+}
+
+TEST_F(BadInputs, OneRankSpeaksForTheJob) {
+  expect_refused({"--data", "missing"}, 2, "error: rank 0: ", 2);
+  write("config.json", R"({"budgets": {"device": "1MiB"}})");
+  expect_refused({"--data", path("text"), "--config", path("config.json")}, 3, "device budget", 2);
+}
+
+TEST_F(TrainGpt, AnInterruptEndsTheRunAfterTheStep) {
+  for (const int signal_number : {SIGINT, SIGTERM}) {
+    ChildProcess child(command(1, {"--data", path("text"), "--steps", "1000000", "--config",
+                                   config("nvme"), "--summary-json", path("s.json")}),
+                       options());
+    ASSERT_TRUE(child.wait_for_output("step 1", kLimit));
+    ASSERT_EQ(::kill(child.pid(), signal_number), 0);
+    const ChildResult result = child.wait(kLimit);
+    EXPECT_EQ(result.exit_code, 130) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("summary, interrupted"));
+    EXPECT_EQ(result.err, "");
+    const auto summary = nlohmann::json::parse(std::ifstream(path("s.json")));
+    EXPECT_TRUE(summary["interrupted"]);
+    EXPECT_FALSE(std::filesystem::exists(path("gpt-tiny")));
+  }
+}
+
+TEST_F(TrainGpt, AnInterruptOfOneRankEndsAllAfterTheSameStep) {
+  ChildProcess child(
+      command(2, {"--data", path("text"), "--steps", "1000000", "--config", config("nvme")}),
+      options());
+  ASSERT_TRUE(child.wait_for_output("step 1", kLimit));
+  const auto ranks = children_of(child.pid(), "train_gpt");
+  ASSERT_EQ(ranks.size(), 2);
+  ASSERT_EQ(::kill(ranks[1], SIGTERM), 0);
+  const ChildResult result = child.wait(kLimit);
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("summary, interrupted"));
+  EXPECT_THAT(result.err, Not(HasSubstr("train_gpt: error")));
+}
+
+TEST_F(TrainGpt, ADeadRankEndsTheJobQuickly) {
+  ChildProcess child(
+      command(2, {"--data", path("text"), "--steps", "1000000", "--config", config("nvme")}),
+      options());
+  ASSERT_TRUE(child.wait_for_output("step 1", kLimit));
+  const auto ranks = children_of(child.pid(), "train_gpt");
+  ASSERT_EQ(ranks.size(), 2);
+  const auto killed_at = std::chrono::steady_clock::now();
+  ASSERT_EQ(::kill(ranks[0], SIGKILL), 0);
+  const ChildResult result = child.wait(kLimit);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - killed_at, 30s) << "not only at the timeout";
+  EXPECT_FALSE(train(2, config("nvme")).is_null()) << "something hinders the next run";
+}
+
+TEST_F(TrainGpt, AFullStdoutIsAnErrorAtTheEndAndNotBefore) {
+  ChildOptions full = options();
+  full.stdout_path = "/dev/full";
+  const ChildResult result =
+      run_child(command(1, {"--data", path("text"), "--steps", "3", "--config", config("host"),
+                            "--summary-json", path("s.json")}),
+                full, kLimit);
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("cannot write to stdout"));
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(path("s.json")))["steps"], 3);
+}
+
+}  // namespace
+}  // namespace strata::test

@@ -1,0 +1,239 @@
+// The example's trainer on whole sessions in one process: its losses, gradient norms and weights
+// against the double-precision reference, and its device work on a device that runs it late and
+// out of order and checks every access that it declares.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "cpu/cpu_device.hpp"
+#include "support/adversarial_device.hpp"
+#include "support/in_process_ranks.hpp"
+#include "support/reference_trainer.hpp"
+#include "support/simulated_disk.hpp"
+#include "train_gpt/init.hpp"
+#include "train_gpt/trainer.hpp"
+
+namespace train_gpt {
+namespace {
+
+using strata::Backends;
+using strata::Bytes;
+using strata::Communicator;
+using strata::Config;
+using strata::Device;
+using strata::DType;
+using strata::Rank;
+using strata::Session;
+using strata::Tier;
+using strata::test::AdversarialDevice;
+using strata::test::DemandPolicy;
+using strata::test::SimulatedDisk;
+using testing::IsEmpty;
+using namespace strata::literals;
+
+constexpr std::uint64_t kSteps = 3;
+constexpr double kLearningRate = 0.01;
+constexpr double kWeightDecay = 0.1;
+
+TrainerOptions small_options(bool tied) {
+  return {.model = {.layers = 2,
+                    .hidden = 32,
+                    .heads = 4,
+                    .kv_heads = 2,
+                    .ffn = 48,
+                    .vocab = 64,
+                    .sequence = 16,
+                    .tied_embeddings = tied},
+          .batch = 2,
+          .accumulation = 2,
+          .eval_batches = 3,
+          .seed = 5};
+}
+
+Config small_config(const strata::TierFractions& placement, DType dtype) {
+  Config config;
+  config.budgets = {.device = 8_MiB, .host = 64_MiB, .nvme = 64_MiB};
+  config.placement = {placement, placement, placement};
+  config.nvme.directories = {"/nvme"};
+  config.precision = {dtype, dtype};
+  config.optimizer.clip_norm = 1;
+  config.engine.max_micro_batches = 2;
+  config.engine.tile = 256_KiB;
+  return config;
+}
+
+// A file of 1500 tokens below 64, which is long enough for an evaluation part.
+class DataFile {
+ public:
+  DataFile() : path_(testing::TempDir() + "trainer_test_tokens") {
+    std::ofstream file(path_, std::ios::binary | std::ios::trunc);
+    for (unsigned i = 0; i < 1500; ++i) file.put(static_cast<char>((i * i + 3 * i) % 61));
+  }
+  Dataset open(const GptConfig& model) const {
+    return Dataset(path_, TokenFormat::bytes, model.vocab, model.sequence);
+  }
+
+ private:
+  std::string path_;
+};
+
+struct Result {
+  std::vector<double> losses;  // per step, summed over the ranks
+  std::vector<double> norms;
+  double eval_loss = 0;  // after the steps, summed over the ranks
+  std::string hash;
+  std::vector<std::string> violations;
+};
+
+enum class DeviceKind { cpu, adversarial };
+
+std::unique_ptr<Device> make_device(DeviceKind kind, Bytes arena, std::uint64_t seed) {
+  if (kind == DeviceKind::cpu) {
+    return std::make_unique<strata::CpuDevice>(strata::CpuDevice::Options{.arena = arena});
+  }
+  return std::make_unique<AdversarialDevice>(AdversarialDevice::Options{
+      .arena = arena,
+      .seed = seed,
+      .policy = seed % 2 == 0 ? DemandPolicy::as_late_as_possible : DemandPolicy::random});
+}
+
+Result train_rank(Session& session, Dataset& data, const TrainerOptions& options) {
+  Result result;
+  Trainer trainer(session, data, options);
+  for (const Tier tier : {Tier::device, Tier::host}) {
+    EXPECT_EQ(session.usage(tier).reserved, session.memory_plan().total(tier)) << name_of(tier);
+  }
+  trainer.initialize_weights();
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    const Trainer::StepReport report =
+        trainer.step(step, {{kLearningRate, kWeightDecay}, {kLearningRate, 0}});
+    EXPECT_TRUE(report.result.updated);
+    result.losses.push_back(report.loss_sum);
+    result.norms.push_back(report.result.grad_norm);
+  }
+  result.hash = session.weights_hash(true);
+  result.eval_loss = trainer.evaluate();
+  EXPECT_EQ(session.weights_hash(true), result.hash) << "evaluation changed a state";
+  return result;
+}
+
+Result train(const TrainerOptions& options, const Config& config, std::uint32_t ranks,
+             DeviceKind kind, std::uint64_t seed = 0) {
+  const DataFile file;
+  std::vector<Result> results(ranks);
+  strata::test::InProcessWorld world(ranks, seed);
+  strata::test::run_ranks(ranks, [&](Rank rank, Communicator&) {
+    Dataset data = file.open(options.model);
+    Backends backends;
+    backends.communicator = world.communicator(rank);
+    backends.device = make_device(kind, config.budgets.device, seed * 16 + rank.value);
+    backends.block_io = std::make_unique<SimulatedDisk>(
+        SimulatedDisk::Options{.seed = seed, .delivery = SimulatedDisk::Delivery::background});
+    Session session = Session::open(make_model(options.model), config, std::move(backends),
+                                    Trainer::session_options(options));
+    results[rank.value] = train_rank(session, data, options);
+    if (const auto* checker = dynamic_cast<const AdversarialDevice*>(&session.device())) {
+      results[rank.value].violations = checker->violations();
+    }
+  });
+  Result all = results[0];
+  for (std::uint32_t r = 1; r < ranks; ++r) {
+    EXPECT_EQ(results[r].hash, all.hash);
+    EXPECT_EQ(results[r].norms, all.norms);
+    for (std::uint64_t s = 0; s < kSteps; ++s) all.losses[s] += results[r].losses[s];
+    all.eval_loss += results[r].eval_loss;
+    all.violations.insert(all.violations.end(), results[r].violations.begin(),
+                          results[r].violations.end());
+  }
+  return all;
+}
+
+// Calls `visit(inputs, targets)` for the batches of one step or evaluation.
+template <class Visit>
+void for_each_batch(const TrainerOptions& options, Dataset& data, Split split, std::uint64_t step,
+                    std::uint32_t ranks, Visit&& visit) {
+  std::vector<std::uint32_t> inputs(options.tokens_of_micro_batch());
+  std::vector<std::uint32_t> targets(inputs.size());
+  const std::uint32_t count = split == Split::train ? options.accumulation : options.eval_batches;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    for (std::uint32_t m = 0; m < count; ++m) {
+      data.read_batch(options.seed, split, BatchId{step, m, rank}, inputs, targets);
+      visit(inputs, targets);
+    }
+  }
+}
+
+Result train_reference(const TrainerOptions& options, const Config& config, std::uint32_t ranks) {
+  const DataFile file;
+  Dataset data = file.open(options.model);
+  strata::testing::ReferenceTrainer reference(
+      options.model,
+      {.beta1 = config.optimizer.beta1,
+       .beta2 = config.optimizer.beta2,
+       .epsilon = config.optimizer.epsilon,
+       .weight_decay = kWeightDecay,
+       .clip_norm = config.optimizer.clip_norm},
+      [&](const std::string& unit, const std::string& tensor, std::span<float> values) {
+        fill_initial(options.model, options.seed, unit, tensor, 0, values);
+      });
+  const auto tokens =
+      static_cast<double>(options.tokens_of_micro_batch() * options.accumulation * ranks);
+  Result result;
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    double loss = 0;
+    for_each_batch(options, data, Split::train, step, ranks, [&](auto& inputs, auto& targets) {
+      loss += reference.accumulate(inputs, targets);
+    });
+    result.losses.push_back(loss);
+    result.norms.push_back(reference.apply(1 / tokens, kLearningRate));
+  }
+  for_each_batch(options, data, Split::eval, 0, ranks, [&](auto& inputs, auto& targets) {
+    result.eval_loss += reference.loss(inputs, targets);
+  });
+  return result;
+}
+
+class TrainerMath : public testing::TestWithParam<std::tuple<bool, std::uint32_t>> {};
+
+TEST_P(TrainerMath, LossesAndNormsAreThoseOfTheReference) {
+  const auto& [tied, ranks] = GetParam();
+  const TrainerOptions options = small_options(tied);
+  const Config config = small_config({0, 1, 0}, DType::fp32);
+  const Result result = train(options, config, ranks, DeviceKind::cpu);
+  const Result expected = train_reference(options, config, ranks);
+  constexpr double kRounding = 1e-5;  // relative; fp32 sums of some hundred terms
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    EXPECT_NEAR(result.losses[step] / expected.losses[step], 1, kRounding) << "step " << step;
+    EXPECT_NEAR(result.norms[step] / expected.norms[step], 1, 10 * kRounding) << "step " << step;
+  }
+  EXPECT_NEAR(result.eval_loss / expected.eval_loss, 1, kRounding);
+  EXPECT_LT(result.losses.back(), result.losses.front());
+}
+
+INSTANTIATE_TEST_SUITE_P(TiedAndRanks, TrainerMath,
+                         testing::Combine(testing::Bool(), testing::Values(1U, 2U)));
+
+TEST(TrainerOrder, DeclaredAccessesAreOrderedOnTheAdversarialDevice) {
+  for (const bool tied : {true, false}) {
+    const TrainerOptions options = small_options(tied);
+    for (const std::uint32_t ranks : {1U, 2U}) {
+      const std::string expected =
+          train(options, small_config({1, 0, 0}, DType::bf16), ranks, DeviceKind::cpu).hash;
+      for (std::uint64_t seed = 0; seed < 4; ++seed) {
+        SCOPED_TRACE(testing::Message()
+                     << (tied ? "tied" : "untied") << ", " << ranks << " ranks, seed " << seed);
+        const Result result = train(options, small_config({0.2, 0.3, 0.5}, DType::bf16), ranks,
+                                    DeviceKind::adversarial, seed);
+        EXPECT_EQ(result.hash, expected);
+        EXPECT_THAT(result.violations, IsEmpty());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace train_gpt
