@@ -263,6 +263,9 @@ TEST_F(ExecutorTest, StartedTasksRunInTheOrderOfTheCalls) {
 
 class SlabPoolTest : public ::testing::Test {
  protected:
+  // The streams and workers are threads, which a plain fork() would lose.
+  SlabPoolTest() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+
   static constexpr std::size_t kSlabs = 4;
 
   // Starts a task that takes `count` slabs into `to` and says so in `order_`.

@@ -283,7 +283,7 @@ TEST(Session, MovesNoMoreThanTheFloor) {
       config.engine.max_micro_batches = g;
       Session::LinkFloor floor;
       double elements = 0;
-      const ToyOptions options{.steps = 3, .micro_batches = g, .scale_elems = 100000};
+      const ToyOptions options{.steps = 3, .micro_batches = g, .scale_elems = 200000};
       const ToyResult result = run_alone(options, config, [&](Session& session) {
         floor = session.byte_floor(g);
         elements = static_cast<double>(session.model().count_elems());

@@ -6,6 +6,9 @@ root_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck disable=SC2034  # used by the scripts that source this
 cores=$(nproc)
 
+# Clones in different folders share what ccache keeps.
+export CCACHE_BASEDIR=$root_dir CCACHE_NOHASHDIR=1
+
 # Settings under which Open MPI runs several ranks on any one host: a container run as root, fewer
 # cores than ranks, no permission to read a peer's memory. Ranks are not bound to cores, because
 # each has threads of its own.

@@ -85,22 +85,22 @@ write_corpus() {
   done | LC_ALL=C sort -z | xargs -0 cat "$root_dir/README.md" >"$work_dir/corpus.txt"
 }
 
+# The example's configuration, with the folder for the states in place of the current one.
 write_config() {
   local directory=${nvme_dir//\\/\\\\}  # as a JSON string
   directory=${directory//\"/\\\"}
-  cat >"$work_dir/strata.json" <<JSON
-{
-  "budgets": {"device": "160MiB", "host": "384MiB", "nvme": "2GiB", "scope": "per_rank"},
-  "placement": {"param": "host", "grad": "host", "optimizer": "nvme"},
-  "nvme": {"directories": ["$directory"], "run": "quickstart"}
-}
-JSON
+  awk -v directory="${directory//\\/\\\\}" '
+    { at = index($0, "[\".\"]") }
+    at { $0 = substr($0, 1, at + 1) directory substr($0, at + 3) }
+    { print }' "$root_dir/examples/train_gpt/configs/quickstart.json" >"$work_dir/strata.json"
 }
 
 train() {
   say "training: $steps steps on $ranks ranks, configuration $work_dir/strata.json"
+  # mpirun passes an interrupt on and kills a second later; a step takes longer.
+  export OMPI_MCA_odls_base_sigkill_timeout=15
   mpirun --bind-to none -n "$ranks" "$root_dir/build/release/train_gpt" --preset "$preset" \
-    --data "$work_dir/corpus.txt" --config "$work_dir/strata.json" --steps "$steps" \
+    --data "$work_dir/corpus.txt" --config "$work_dir/strata.json" --steps "$steps" --warmup 5 \
     "${train_arguments[@]}"
 }
 

@@ -88,7 +88,7 @@ void train(const strata::Config& config) {
   for (const auto unit : {hidden, output}) {
     session.initialize(unit, [](const strata::TensorSlice& slice, std::span<float> out) {
       for (std::size_t i = 0; i < out.size(); ++i) {
-        out[i] = std::sin(12.9F * static_cast<float>(slice.offset_elems + i + 1));
+        out[i] = 0.5F * std::sin(12.9F * static_cast<float>(slice.offset_elems + i + 1));
       }
     });
   }

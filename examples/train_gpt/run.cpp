@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <set>
 #include <utility>
 
@@ -30,15 +31,32 @@ TrainerOptions trainer_options(const Options& options) {
           .seed = options.seed};
 }
 
-// The first rank's warnings, each of them once.
-strata::LogSink make_log_sink(const Job& job) {
-  if (!job.is_first()) return {};
-  return [told = std::make_shared<std::set<std::string, std::less<>>>()](strata::LogLevel level,
-                                                                         std::string_view message) {
-    if (level != strata::LogLevel::warning || !told->emplace(message).second) return;
+// The first rank's warnings, each of them once, and only of a session that opened: when it did
+// not, the error is what matters.
+class Warnings {
+ public:
+  void add(std::string_view message) {
+    const std::scoped_lock lock(mutex_);
+    if (!told_.emplace(message).second) return;
+    if (opened_) print(message);
+  }
+
+  void session_opened() {
+    const std::scoped_lock lock(mutex_);
+    opened_ = true;
+    for (const std::string& message : told_) print(message);
+  }
+
+ private:
+  static void print(std::string_view message) {
     fmt::print(stderr, "train_gpt: warning: {}\n", message);
-  };
-}
+  }
+
+  std::mutex mutex_;
+  // Guarded by mutex_:
+  std::set<std::string, std::less<>> told_;
+  bool opened_ = false;
+};
 
 // What all ranks know after they have told each other.
 struct Agreed {
@@ -145,10 +163,14 @@ RunRecord train_in_session(RunInputs& inputs, const Job& job, Output& output) {
   const OsCounters os_at_open = read_os_counters();
   strata::SessionOptions session_options =
       Trainer::session_options(trainer_options(inputs.options));
-  session_options.log = make_log_sink(job);
+  const auto warnings = std::make_shared<Warnings>();
+  session_options.log = [warnings](strata::LogLevel level, std::string_view message) {
+    if (level == strata::LogLevel::warning) warnings->add(message);
+  };
   strata::Session session =
       strata::Session::open(make_model(inputs.options.model), inputs.config,
                             job.connect(inputs.config.communicator), std::move(session_options));
+  if (job.is_first()) warnings->session_opened();
   try {
     return Run(inputs, session, job.is_first(), output).train(os_at_open);
   } catch (const std::exception& error) {

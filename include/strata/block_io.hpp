@@ -39,9 +39,9 @@ struct IoRequest {
   FileId file;
   std::uint64_t offset_bytes = 0;
   std::byte* data = nullptr;
-  Bytes size;                   // 0 for flush
-  std::uint64_t priority = 0;   // smaller is more urgent
-  std::uint64_t tag = 0;        // returned with the result
+  Bytes size;                  // 0 for flush
+  std::uint64_t priority = 0;  // smaller is more urgent
+  std::uint64_t tag = 0;       // returned with the result
 };
 
 struct IoResult {

@@ -91,8 +91,8 @@ class Communicator {
 std::unique_ptr<Communicator> make_self_communicator();
 
 struct MpiOptions {
-  bool shared_memory = true;     // windows between ranks of one host; false: messages only
-  Bytes window = 4_MiB;          // per rank, staged through by collectives
+  bool shared_memory = true;  // windows between ranks of one host; false: messages only
+  Bytes window = 4_MiB;       // per rank, staged through by collectives
 };
 
 // All ranks of MPI_COMM_WORLD; initialises MPI when the caller has not, and then finalises it when

@@ -31,7 +31,7 @@ struct GradientStatsOp {
   const void* gradient = nullptr;
   DType gradient_dtype = DType::bf16;
   std::uint64_t count_elems = 0;
-  double* block_sums = nullptr;       // ceil(count_elems / kBlockElems) values
+  double* block_sums = nullptr;        // ceil(count_elems / kBlockElems) values
   std::uint32_t* nonfinite = nullptr;  // one flag; only this op may touch it while it runs
 };
 

@@ -149,16 +149,18 @@ detail::Detached Executor::deliver(Executor& executor, Task<T> task, Outcome<T>&
   co_await executor.on_loop();
   std::exception_ptr error;
   try {
+    // Ends before the caller is told, with all that the task and its error hold on to.
+    Task<T> running = std::move(task);
     if constexpr (std::is_void_v<T>) {
-      co_await task;
+      co_await running;
     } else {
-      outcome.value.emplace(co_await task);
+      outcome.value.emplace(co_await running);
     }
   } catch (...) {
     error = std::current_exception();
   }
   const std::scoped_lock lock(outcome.mutex);
-  outcome.error = error;
+  outcome.error = std::move(error);
   outcome.done = true;
   outcome.arrived.notify_one();
 }

@@ -100,8 +100,7 @@ Task<> Engine::release_task(UnitId unit, std::vector<Event> last_uses) {
   state.last_uses.insert(state.last_uses.end(), last_uses.begin(), last_uses.end());
   if (--state.holders > 0) co_return;
   --live_units_;
-  // A lease may end without any use of its stream: the collective itself is a use as well.
-  state.last_uses.push_back(state.ready);
+  // A last use was recorded on a stream that had waited for the collective, so it covers that too.
   const std::vector<Event> events = std::exchange(state.last_uses, {});
   co_await free_slot(events, std::move(state.slot), std::exchange(state.buffer, {}));
 }

@@ -50,7 +50,7 @@ struct TaskPromise : TaskPromiseBase {
     value.emplace(std::forward<U>(result));
   }
   T take() {
-    if (error) std::rethrow_exception(error);
+    if (error) std::rethrow_exception(std::exchange(error, nullptr));
     return std::move(*value);
   }
 };
@@ -60,7 +60,7 @@ struct TaskPromise<void> : TaskPromiseBase {
   Task<void> get_return_object();
   void return_void() {}
   void take() {
-    if (error) std::rethrow_exception(error);
+    if (error) std::rethrow_exception(std::exchange(error, nullptr));
   }
 };
 

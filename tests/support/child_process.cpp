@@ -42,11 +42,11 @@ void become(const std::vector<char*>& argv, const char* directory, const char* o
 }  // namespace
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command, const ChildOptions& options)
-    : begin_(std::chrono::steady_clock::now()) {
+    : captured_(options.stdout_path.empty()), begin_(std::chrono::steady_clock::now()) {
   static std::atomic<int> count{0};
   const std::string stem =
       fmt::format("{}/child-{}-{}", options.directory, ::getpid(), count.fetch_add(1));
-  out_path_ = options.stdout_path.empty() ? stem + ".out" : options.stdout_path;
+  out_path_ = captured_ ? stem + ".out" : options.stdout_path;
   err_path_ = stem + ".err";
   std::vector<std::string> words = {"env"};
   words.insert(words.end(), options.environment.begin(), options.environment.end());
@@ -72,7 +72,7 @@ bool ChildProcess::try_reap() {
   return !running_;
 }
 
-std::string ChildProcess::output() const { return read_file(out_path_); }
+std::string ChildProcess::output() const { return captured_ ? read_file(out_path_) : ""; }
 
 bool ChildProcess::wait_for_output(const std::string& text, std::chrono::seconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
@@ -99,7 +99,7 @@ ChildResult ChildProcess::wait(std::chrono::seconds limit) {
   result.duration = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin_);
   result.exit_code = WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
-  result.out = read_file(out_path_);
+  result.out = output();
   result.err = read_file(err_path_);
   return result;
 }

@@ -36,7 +36,7 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
 
-  // What it has written to stdout so far.
+  // What it has written to stdout so far, if that is captured.
   std::string output() const;
 
   // Waits until stdout holds `text`; false when it ended or `limit` passed before.
@@ -51,6 +51,7 @@ class ChildProcess {
   pid_t pid_ = -1;
   bool running_ = true;
   int status_ = 0;
+  const bool captured_;
   std::string out_path_, err_path_;
   std::chrono::steady_clock::time_point begin_;
 };

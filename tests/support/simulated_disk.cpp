@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <tuple>
 #include <utility>
 
 #include "base/check.hpp"
