@@ -36,7 +36,7 @@ TEST(HostArena, ExposesTheExactSizeOnAHugePageBorder) {
 }
 
 TEST(HostArena, UntouchedPagesCostNothing) {
-  // A machine that runs this test could not hold it: only address space is taken.
+  // Only address space is taken: a 64 GiB arena that is touched in one place.
   const HostArena arena{64_GiB};
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   arena.bytes()[0] = std::byte{1};

@@ -58,8 +58,8 @@ TEST(MpiCommunicator, KnowsItsLauncher) {
   EXPECT_EQ(launched_by_mpi_environment(), size > 1);
 }
 
-// Counts the device's own guarantee out: 200 reduce-scatters whose sums are checked by their
-// total, in flight all at once.
+// All are enqueued before any is waited for, so that the halves of the windows are reused at full
+// speed, from one collective to the next.
 TEST(MpiCommunicator, ManyCollectivesInFlight) {
   run_as_one_of_many([](RankContext& context) {
     constexpr std::uint64_t kShard = 3000;

@@ -1,8 +1,10 @@
 // The example's trainer on whole sessions in one process: its losses, gradient norms and weights
 // against the double-precision reference, and its device work on a device that runs it late and
 // out of order and checks every access that it declares.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <fstream>
@@ -69,7 +71,7 @@ Config small_config(const strata::TierFractions& placement, DType dtype) {
 // A file of 1500 tokens below 64, which is long enough for an evaluation part.
 class DataFile {
  public:
-  DataFile() : path_(testing::TempDir() + "trainer_test_tokens") {
+  DataFile() : path_(fmt::format("{}trainer_test_tokens_{}", testing::TempDir(), ::getpid())) {
     std::ofstream file(path_, std::ios::binary | std::ios::trunc);
     for (unsigned i = 0; i < 1500; ++i) file.put(static_cast<char>((i * i + 3 * i) % 61));
   }

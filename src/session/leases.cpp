@@ -100,13 +100,15 @@ ScratchLease SessionImpl::scratch(Tier tier, Bytes size) {
                 "scratch() lends device or host memory, at least one byte");
   }
   auto state = std::make_unique<ScratchLease::State>();
+  state->session = shared_from_this();
   Budget& budget = *budgets_[static_cast<std::size_t>(tier)];
   state->reservation =
       std::make_unique<Reservation>(budget, "scratch", round_up(size, kPieceAlign));
   if (tier == Tier::host) {
-    state->host = std::make_unique<HostRegion>(size, options_.log);
-    state->memory = state->host->memory();
-    device_->register_host(state->memory);
+    auto host = std::make_unique<HostRegion>(size, options_.log);
+    device_->register_host(host->memory());
+    state->memory = host->memory();
+    state->host = std::move(host);
   } else {
     const auto piece = surplus_.allocate(size);
     if (!piece) {
@@ -118,7 +120,6 @@ ScratchLease SessionImpl::scratch(Tier tier, Bytes size) {
     device_->note_lease(state->memory);
   }
   state->lease = state->reservation->lease(state->reservation->size());
-  state->session = shared_from_this();
   ScratchLease lease;
   lease.state_ = std::move(state);
   return lease;
