@@ -55,7 +55,7 @@ TEST(MpiCommunicator, RefusesAWindowTooSmallForItsRanks) {
 TEST(MpiCommunicator, KnowsItsLauncher) {
   int size = 0;
   ASSERT_EQ(MPI_Comm_size(MPI_COMM_WORLD, &size), MPI_SUCCESS);
-  EXPECT_EQ(launched_by_mpi_environment(), size > 1);
+  EXPECT_EQ(launched_by_mpi(), size > 1);
 }
 
 // All are enqueued before any is waited for, so that the halves of the windows are reused at full

@@ -4,7 +4,6 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/check.hpp"
@@ -223,14 +222,6 @@ std::unique_ptr<Communicator> create_mpi_communicator(const MpiOptions& options)
   auto communicator = std::make_unique<MpiCommunicator>(duplicate(MPI_COMM_WORLD), options);
   stay_until_built.ends_cleanly();
   return communicator;
-}
-
-bool launched_by_mpi_environment() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    const char* value = std::getenv(name);
-    if (value != nullptr && std::strtol(value, nullptr, 10) > 1) return true;
-  }
-  return false;
 }
 
 }  // namespace strata

@@ -23,7 +23,4 @@ namespace strata {
 // Error(not_supported) when MPI cannot start. Collective. Blocks.
 std::unique_ptr<Communicator> create_mpi_communicator(const MpiOptions& options);
 
-// True when the process was started by an MPI launcher with more than one rank. Does not start MPI.
-bool launched_by_mpi_environment();
-
 }  // namespace strata

@@ -28,16 +28,12 @@ std::unique_ptr<Communicator> make_mpi_communicator(const MpiOptions& options) {
   return create_mpi_communicator(options);
 }
 
-bool launched_by_mpi() { return launched_by_mpi_environment(); }
-
 #else
 
 std::unique_ptr<Communicator> make_mpi_communicator(const MpiOptions&) {
   throw Error(ErrorCode::not_supported,
               "this build has no MPI: install libopenmpi-dev and configure with -DSTRATA_MPI=ON");
 }
-
-bool launched_by_mpi() { return false; }
 
 #endif
 
