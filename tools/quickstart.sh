@@ -100,7 +100,8 @@ train() {
   # mpirun passes an interrupt on and kills a second later; a step takes longer.
   export OMPI_MCA_odls_base_sigkill_timeout=15
   mpirun --bind-to none -n "$ranks" "$root_dir/build/release/train_gpt" --preset "$preset" \
-    --data "$work_dir/corpus.txt" --config "$work_dir/strata.json" --steps "$steps" --warmup 5 \
+    --data "$work_dir/corpus.txt" --config "$work_dir/strata.json" --steps "$steps" --batch 2 \
+    --warmup 5 \
     "${train_arguments[@]}"
 }
 
