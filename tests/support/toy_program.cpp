@@ -34,6 +34,11 @@ class Program {
         stream_(session.device().create_stream("compute")),
         scratch_(session.scratch(Tier::device, Bytes{256})) {}
 
+  // Launched work uses this object and its scratch; an error may leave some of it under way.
+  ~Program() { session_.device().synchronize(session_.device().record(stream_)); }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
   StepResult step(std::uint32_t index) {
     auto step = session_.begin_step({.pattern = "train",
                                      .micro_batches = options_.micro_batches,
