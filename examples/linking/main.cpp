@@ -76,6 +76,8 @@ void train(const strata::Config& config) {
   const auto hidden = model.add_unit("hidden", {{"w", {kHidden}}, {"b", {kHidden}}});
   const auto output = model.add_unit("output", {{"v", {kHidden}}, {"c", {1}}});
 
+  Batch batch;  // before the session, so that it outlives the work that streams still run
+
   // 2. A session proves that everything fits its budgets, or refuses with the numbers.
   auto ranks = strata::launched_by_mpi() ? strata::make_mpi_communicator()
                                          : strata::make_self_communicator();
@@ -93,7 +95,6 @@ void train(const strata::Config& config) {
     });
   }
 
-  Batch batch;
   std::minstd_rand random(1 + rank);
   std::uniform_real_distribution<float> angle(-3, 3);
   const double samples = kBatch * session.communicator().size();
