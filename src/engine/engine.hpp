@@ -91,7 +91,6 @@ class Engine {
   void load_tile(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);
 
   EngineCounters counters() const;
-  double worker_busy_seconds() const { return workers_.busy_seconds(); }
 
   // Waits for everything in flight. Swallows errors, which were told before. Blocks.
   void drain();

@@ -1,7 +1,5 @@
 #include "engine/worker_pool.hpp"
 
-#include <chrono>
-
 #include "base/check.hpp"
 
 namespace strata {
@@ -28,11 +26,6 @@ void WorkerPool::submit(Job& job) {
   wake_.notify_one();
 }
 
-double WorkerPool::busy_seconds() const {
-  const std::scoped_lock lock(mutex_);
-  return busy_seconds_;
-}
-
 void WorkerPool::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -41,12 +34,7 @@ void WorkerPool::work() {
     Job* job = queue_.front();
     queue_.pop_front();
     lock.unlock();
-    const auto begin = std::chrono::steady_clock::now();
     job->run();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    lock.lock();
-    busy_seconds_ += took.count();
-    lock.unlock();
     job->done();
     lock.lock();
   }

@@ -29,16 +29,14 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   void submit(Job& job);
-  double busy_seconds() const;  // summed over the workers
 
  private:
   void work();
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job*> queue_;  // guarded by mutex_, as all below
   bool stopping_ = false;
-  double busy_seconds_ = 0;
 
   std::vector<std::thread> threads_;
 };
