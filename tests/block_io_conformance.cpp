@@ -1,5 +1,7 @@
 #include "block_io_conformance.hpp"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -40,23 +42,11 @@ bool IoBuffer::holds_zeros() const {
   return std::all_of(begin, begin + size_, [](std::byte b) { return b == std::byte{0}; });
 }
 
-IoRunner::IoRunner(BlockIo& io) : io_(io) {
-  io_.set_waker([this] {
-    {
-      const std::lock_guard lock(mutex_);
-      woken_ = true;
-    }
-    changed_.notify_one();
-  });
-}
+IoRunner::IoRunner(BlockIo& io) : io_(io) {}
 
-IoRunner::~IoRunner() { io_.set_waker({}); }
-
-bool IoRunner::wait_for_waker() {
-  std::unique_lock lock(mutex_);
-  const bool woken = changed_.wait_for(lock, std::chrono::seconds(60), [this] { return woken_; });
-  woken_ = false;
-  return woken;
+bool IoRunner::wait_for_descriptor() {
+  pollfd readable{.fd = io_.descriptor(), .events = POLLIN, .revents = 0};
+  return ::poll(&readable, 1, 60'000) == 1;
 }
 
 std::vector<IoResult> IoRunner::wait(std::size_t count) {
@@ -66,8 +56,9 @@ std::vector<IoResult> IoRunner::wait(std::size_t count) {
     const std::size_t got =
         io_.poll(std::span(some).first(std::min<std::size_t>(4, count - all.size())));
     all.insert(all.end(), some, some + got);
-    if (got > 0 || wait_for_waker()) continue;
-    ADD_FAILURE() << "no waker call with " << count - all.size() << " results missing";
+    if (got > 0 || wait_for_descriptor()) continue;
+    ADD_FAILURE() << "the descriptor is not readable with " << count - all.size()
+                  << " results missing";
     break;
   }
   return all;

@@ -6,12 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <ostream>
 #include <span>
 #include <string>
@@ -63,13 +61,10 @@ class IoBuffer {
   std::unique_ptr<std::byte[], Free> memory_;
 };
 
-// Submits and waits by the waker, as the engine does.
+// Submits and waits by the descriptor, as the engine does.
 class IoRunner {
  public:
   explicit IoRunner(BlockIo& io);
-  ~IoRunner();
-  IoRunner(const IoRunner&) = delete;
-  IoRunner& operator=(const IoRunner&) = delete;
 
   // Exactly `count` results, in the order of their arrival. Fails the test after 60 s without.
   std::vector<IoResult> wait(std::size_t count);
@@ -80,12 +75,9 @@ class IoRunner {
   std::int64_t flush(FileId file);
 
  private:
-  bool wait_for_waker();
+  bool wait_for_descriptor();
 
   BlockIo& io_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool woken_ = false;  // guarded by mutex_
 };
 
 class BlockIoConformance : public testing::TestWithParam<IoUnderTest> {

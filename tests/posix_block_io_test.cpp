@@ -16,7 +16,7 @@
 #include <fstream>
 
 #include "block_io_conformance.hpp"
-#include "posix/transfer.hpp"
+#include "files/transfer.hpp"
 #include "strata/error.hpp"
 #include "support/loop_file_system.hpp"
 
@@ -431,42 +431,42 @@ struct Finished {
   std::vector<std::uint64_t> positions;
 };
 
-Finished finish(posix::Direction direction, std::uint64_t size, std::uint64_t block,
+Finished finish(bool reading, std::uint64_t size, std::uint64_t block,
                 std::deque<std::int64_t> answers) {
   Script script(std::move(answers));
-  const std::int64_t result =
-      posix::finish_transfer(direction, Bytes{size}, Bytes{block}, std::ref(script));
-  return {result, script.positions};
+  files::Transfer transfer(reading, Bytes{size}, Bytes{block});
+  while (transfer.advance(script(transfer.done())) != files::Transfer::Next::finished) {
+  }
+  return {transfer.result(), script.positions};
 }
 
-TEST(FinishTransfer, short_transfers_and_interruptions_are_finished) {
-  using posix::Direction;
-  for (const Direction direction : {Direction::read, Direction::write}) {
-    const Finished whole = finish(direction, 4096, 512, {4096});
+TEST(Transfer, short_transfers_and_interruptions_are_finished) {
+  for (const bool reading : {true, false}) {
+    const Finished whole = finish(reading, 4096, 512, {4096});
     EXPECT_EQ(whole.result, 4096);
-    const Finished parts = finish(direction, 4096, 512, {512, -EINTR, 1024, -EAGAIN, 2560});
+    const Finished parts = finish(reading, 4096, 512, {512, -EINTR, 1024, -EAGAIN, 2560});
     EXPECT_EQ(parts.result, 4096);
     EXPECT_THAT(parts.positions, ElementsAre(0, 512, 512, 1536, 1536));
-    const Finished bytewise = finish(direction, 10, 1, {3, 6, 1});
+    const Finished bytewise = finish(reading, 10, 1, {3, 6, 1});
     EXPECT_EQ(bytewise.result, 10);
     EXPECT_THAT(bytewise.positions, ElementsAre(0, 3, 9));
-    EXPECT_EQ(finish(direction, 0, 512, {}).result, 0);
+    EXPECT_EQ(finish(reading, 0, 512, {0}).result, 0);
   }
 }
 
-TEST(FinishTransfer, an_error_is_the_result_whatever_moved_before) {
-  EXPECT_EQ(finish(posix::Direction::read, 4096, 512, {1024, -EIO}).result, -EIO);
-  EXPECT_EQ(finish(posix::Direction::write, 4096, 512, {1024, -ENOSPC}).result, -ENOSPC);
+TEST(Transfer, an_error_is_the_result_whatever_moved_before) {
+  EXPECT_EQ(finish(true, 4096, 512, {1024, -EIO}).result, -EIO);
+  EXPECT_EQ(finish(false, 4096, 512, {1024, -ENOSPC}).result, -ENOSPC);
 }
 
-TEST(FinishTransfer, only_a_read_ends_at_the_end_of_the_file) {
-  EXPECT_EQ(finish(posix::Direction::read, 4096, 512, {1024, 0}).result, 1024);
-  EXPECT_EQ(finish(posix::Direction::read, 4096, 512, {700}).result, 700);
-  EXPECT_EQ(finish(posix::Direction::write, 4096, 512, {1024, 0}).result, -EIO);
+TEST(Transfer, only_a_read_ends_at_the_end_of_the_file) {
+  EXPECT_EQ(finish(true, 4096, 512, {1024, 0}).result, 1024);
+  EXPECT_EQ(finish(true, 4096, 512, {700}).result, 700);
+  EXPECT_EQ(finish(false, 4096, 512, {1024, 0}).result, -EIO);
 }
 
-TEST(FinishTransfer, a_write_that_stops_inside_a_block_repeats_the_block) {
-  const Finished finished = finish(posix::Direction::write, 4096, 512, {700, 3584});
+TEST(Transfer, a_write_that_stops_inside_a_block_repeats_the_block) {
+  const Finished finished = finish(false, 4096, 512, {700, 3584});
   EXPECT_EQ(finished.result, 4096);
   EXPECT_THAT(finished.positions, ElementsAre(0, 512));
 }

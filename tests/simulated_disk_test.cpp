@@ -1,5 +1,7 @@
 #include "support/simulated_disk.hpp"
 
+#include <poll.h>
+
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -327,17 +329,21 @@ TEST_F(SimulatedDiskTest, chances_are_seeded_and_about_as_frequent_as_asked) {
 TEST_F(SimulatedDiskTest, manual_delivery_completes_what_it_is_told) {
   auto store = std::make_shared<FileStore>(FileStore::Options{.keep_previous = true});
   SimulatedDisk disk({.delivery = Delivery::manual, .store = store});
-  int woken = 0;
-  disk.set_waker([&] { ++woken; });
+  const auto is_readable = [&] {
+    pollfd readable{.fd = disk.descriptor(), .events = POLLIN, .revents = 0};
+    return ::poll(&readable, 1, 0) == 1;
+  };
   disk.prepare_directory("/d", "/d", false);
   const FileId file = disk.open({"/d/data", 4_KiB});
   const std::vector<IoRequest> requests(3, {.op = IoOp::flush, .file = file});
   disk.submit(requests);
   IoResult results[4];
   EXPECT_EQ(disk.poll(results), 0U);
+  EXPECT_FALSE(is_readable());
   EXPECT_EQ(disk.deliver(1), 1U);
-  EXPECT_EQ(woken, 1);
+  EXPECT_TRUE(is_readable());
   EXPECT_EQ(disk.poll(results), 1U);
+  EXPECT_FALSE(is_readable());
   EXPECT_EQ(disk.deliver(10), 2U);
   EXPECT_EQ(disk.in_flight(), 2U);
   EXPECT_EQ(disk.poll(results), 2U);

@@ -17,7 +17,10 @@ FACTORY = "src/session/factory.cpp"
 
 # Room -> the rooms that it may include, besides itself.
 BELOW = {"base": set(), "ports": {"base"}, "config": {"base"}}
+BELOW["files"] = {"ports", "base"}
 BELOW |= {adapter: {"ports", "base"} for adapter in ADAPTERS}
+for adapter in ("posix", "uring"):
+    BELOW[adapter] = BELOW["files"] | {"files"}
 BELOW["layout"] = BELOW["memory"] = {"config", "ports", "base"}
 BELOW["plan"] = BELOW["optim"] = BELOW["layout"] | {"layout", "memory"}
 BELOW["engine"] = BELOW["plan"] | {"plan", "optim"}

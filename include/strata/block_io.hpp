@@ -3,13 +3,11 @@
 // EINTR and EAGAIN themselves; a result smaller than the request means end of file.
 //
 // Ownership: a request's memory belongs to the I/O from submit() until its result was polled.
-// Thread: open(), submit(), poll() and close() from one thread at a time (the engine thread);
-// the waker may be called from any thread.
+// Thread: one at a time (the engine thread while a session runs), except descriptor().
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -89,9 +87,14 @@ class BlockIo {
   // Moves finished results into `results` and returns how many. Does not block.
   virtual std::size_t poll(std::span<IoResult> results) = 0;
 
-  // `waker` is called after results became available, from any thread; it must not block or throw.
-  // Empty: none. The previous waker is not called any more once set_waker() has returned.
-  virtual void set_waker(std::function<void()> waker) = 0;
+  // What poll(2) reports readable while results may be available; a poll() that took the last one
+  // clears it. Lives as long as the adapter. Thread: any.
+  virtual int descriptor() const = 0;
+
+  // Names the memory that most requests will use, so that an adapter can prepare it once instead of
+  // for each request; replaces what was named before, an empty span names none. The memory outlives
+  // the adapter or the next call. Other memory works as well. Pre: nothing is in flight. Blocks.
+  virtual void use_memory(std::span<std::byte> memory) { static_cast<void>(memory); }
 
   virtual IoCounters counters() const = 0;
 };

@@ -1,27 +1,33 @@
 #include "engine/executor.hpp"
 
+#include <fmt/format.h>
+#include <poll.h>
+
 #include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/signals_blocked.hpp"
 
 namespace strata {
 
 Executor::Executor(Device& device, BlockIo& io, WorkerPool& workers)
-    : device_(device), io_(io), workers_(workers) {
-  io_.set_waker([this] { wake(); });
-}
-
-Executor::~Executor() { io_.set_waker(nullptr); }
+    : device_(device), io_(io), workers_(workers) {}
 
 void Executor::wake() {
   const std::scoped_lock lock(mutex_);
-  awake_ = true;
-  woken_.notify_one();
+  raise_wake_event();
 }
 
 void Executor::post(std::coroutine_handle<> handle) {
   const std::scoped_lock lock(mutex_);
   posted_.push_back(handle);
-  awake_ = true;
-  woken_.notify_one();
+  raise_wake_event();
+}
+
+void Executor::raise_wake_event() {
+  if (!std::exchange(awake_, true)) wake_event_.raise();
 }
 
 void Executor::IoAwaiter::await_suspend(std::coroutine_handle<> awaiter) {
@@ -34,7 +40,7 @@ bool Executor::run_once() {
   bool progress = false;
   {
     const std::scoped_lock lock(mutex_);
-    awake_ = false;
+    if (std::exchange(awake_, false)) wake_event_.clear();
     ready_.insert(ready_.end(), posted_.begin(), posted_.end());
     posted_.clear();
   }
@@ -61,16 +67,20 @@ bool Executor::run_once() {
 }
 
 void Executor::wait() {
-  std::unique_lock lock(mutex_);
-  woken_.wait(lock, [this] { return awake_; });
+  std::array<pollfd, 2> sources{pollfd{wake_event_.descriptor(), POLLIN, 0},
+                                pollfd{io_.descriptor(), POLLIN, 0}};
+  const int result = ::poll(sources.data(), sources.size(), -1);
+  STRATA_ASSERT(result >= 0 || errno == EINTR, fmt::format("poll: errno {}", errno));
 }
 
-EngineThread::EngineThread(Executor& executor)
-    : executor_(executor), thread_([this] {
-        while (!stop_) {
-          if (!executor_.run_once()) executor_.wait();
-        }
-      }) {}
+EngineThread::EngineThread(Executor& executor) : executor_(executor) {
+  const SignalsBlocked inherited_by_thread;
+  thread_ = std::thread([this] {
+    while (!stop_) {
+      if (!executor_.run_once()) executor_.wait();
+    }
+  });
+}
 
 EngineThread::~EngineThread() {
   stop_ = true;

@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/wake_event.hpp"
 #include "engine/task.hpp"
 #include "engine/worker_pool.hpp"
 #include "strata/block_io.hpp"
@@ -26,7 +27,6 @@ namespace strata {
 class Executor {
  public:
   Executor(Device& device, BlockIo& io, WorkerPool& workers);
-  ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -129,10 +129,12 @@ class Executor {
   std::vector<std::coroutine_handle<>> running_;  // scratch of run_once
   std::vector<IoRequest> unsubmitted_;
 
+  void raise_wake_event();  // mutex_ is held
+
   std::mutex mutex_;
-  std::condition_variable woken_;
   std::vector<std::coroutine_handle<>> posted_;  // guarded by mutex_, as below
-  bool awake_ = false;
+  bool awake_ = false;                           // the event is raised
+  WakeEvent wake_event_;
 };
 
 template <class T>

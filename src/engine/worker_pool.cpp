@@ -1,10 +1,12 @@
 #include "engine/worker_pool.hpp"
 
 #include "base/check.hpp"
+#include "base/signals_blocked.hpp"
 
 namespace strata {
 
 WorkerPool::WorkerPool(unsigned threads) {
+  const SignalsBlocked inherited_by_threads;
   for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
 }
 

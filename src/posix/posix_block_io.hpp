@@ -11,25 +11,19 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "posix/io_tally.hpp"
-#include "posix/waker.hpp"
+#include "base/wake_event.hpp"
+#include "files/io_tally.hpp"
+#include "files/open_files.hpp"
 #include "strata/block_io.hpp"
 #include "strata/clock.hpp"
 #include "strata/log.hpp"
 
 namespace strata {
-
-namespace posix {
-struct DataFile;
-}
 
 class PosixBlockIo final : public BlockIo {
  public:
@@ -55,11 +49,10 @@ class PosixBlockIo final : public BlockIo {
   void remove_directory(const std::string& root, const std::string& directory) override;
   void submit(std::span<const IoRequest> requests) override;
   std::size_t poll(std::span<IoResult> results) override;
-  void set_waker(std::function<void()> waker) override { waker_.set(std::move(waker)); }
+  int descriptor() const override { return results_ready_.descriptor(); }
   IoCounters counters() const override;
 
  private:
-  struct OpenFile;
   struct Queued {
     IoRequest request;
     std::uint64_t sequence = 0;
@@ -70,24 +63,20 @@ class PosixBlockIo final : public BlockIo {
   void stop_threads();
   void work();
   Queued take_most_urgent();
-  OpenFile& file_of(FileId file) const;
-  void check(const IoRequest& request) const;
-  void tell_once(const std::string& directory, std::string_view message);
 
   const Options options_;
   const SteadyClock clock_;
-  std::set<std::pair<std::string, std::string>> told_;  // (directory, message)
-  posix::Waker waker_;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::condition_variable work_available_;
   bool stopping_ = false;
-  std::vector<std::unique_ptr<OpenFile>> files_;  // by FileId; null once closed
-  std::vector<Queued> queue_;                     // heap by later()
+  files::OpenFiles files_;
+  std::vector<Queued> queue_;  // heap by later()
   std::vector<IoResult> finished_;
   std::uint64_t next_sequence_ = 0;
-  posix::IoTally tally_;
+  files::IoTally tally_;
+  WakeEvent results_ready_;  // raised while finished_ holds any
 
   std::vector<std::thread> threads_;
 };

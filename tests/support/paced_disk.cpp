@@ -211,9 +211,7 @@ void PacedDisk::serve() {
   while (!stopping_) {
     const std::int64_t now_ns = clock_.now_ns();
     if (finish_due(now_ns)) {
-      lock.unlock();
-      waker_.wake();
-      lock.lock();
+      results_ready_.raise();
     } else if (Line* const line = free_line(now_ns)) {
       start_next(*line, lock);
     } else {
@@ -228,6 +226,7 @@ std::size_t PacedDisk::poll(std::span<IoResult> results) {
   const auto end = finished_.begin() + static_cast<std::ptrdiff_t>(count);
   std::copy(finished_.begin(), end, results.begin());
   finished_.erase(finished_.begin(), end);
+  if (finished_.empty()) results_ready_.clear();
   return count;
 }
 

@@ -22,8 +22,8 @@
 #include <thread>
 #include <vector>
 
-#include "posix/io_tally.hpp"
-#include "posix/waker.hpp"
+#include "base/wake_event.hpp"
+#include "files/io_tally.hpp"
 #include "strata/block_io.hpp"
 #include "strata/clock.hpp"
 #include "support/file_store.hpp"
@@ -58,7 +58,7 @@ class PacedDisk final : public BlockIo {
   void remove_directory(const std::string& root, const std::string& directory) override;
   void submit(std::span<const IoRequest> requests) override;
   std::size_t poll(std::span<IoResult> results) override;
-  void set_waker(std::function<void()> waker) override { waker_.set(std::move(waker)); }
+  int descriptor() const override { return results_ready_.descriptor(); }
   IoCounters counters() const override;
 
   const std::shared_ptr<FileStore>& store() const { return store_; }
@@ -98,7 +98,7 @@ class PacedDisk final : public BlockIo {
   const Options options_;
   const std::shared_ptr<FileStore> store_;
   const SteadyClock clock_;
-  posix::Waker waker_;
+  WakeEvent results_ready_;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
@@ -110,7 +110,7 @@ class PacedDisk final : public BlockIo {
   std::vector<IoResult> finished_;
   std::uint64_t next_sequence_ = 0;
   Bytes unflushed_;
-  posix::IoTally tally_;
+  files::IoTally tally_;
 
   std::thread thread_;
 };

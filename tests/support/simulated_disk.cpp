@@ -176,7 +176,7 @@ void SimulatedDisk::submit(std::span<const IoRequest> requests) {
     tally_.submitted(requests.size(), clock_.now_ns());
   }
   something_pending_.notify_all();
-  if (options_.delivery == Delivery::on_poll && !requests.empty()) waker_.wake();
+  if (options_.delivery == Delivery::on_poll && !requests.empty()) results_ready_.raise();
 }
 
 void SimulatedDisk::sort_pending() {
@@ -207,24 +207,21 @@ std::size_t SimulatedDisk::deliver(std::size_t count) {
     sort_pending();
     for (; delivered < count && !pending_.empty(); ++delivered) finish_first();
   }
-  if (delivered > 0) waker_.wake();
+  if (delivered > 0) results_ready_.raise();
   return delivered;
 }
 
 std::size_t SimulatedDisk::poll(std::span<IoResult> results) {
   std::size_t count = 0;
-  bool more = false;
-  {
-    const std::lock_guard lock(mutex_);
-    if (options_.delivery == Delivery::on_poll) tick();
-    count = std::min(results.size(), finished_.size());
-    for (std::size_t i = 0; i < count; ++i) {
-      results[i] = finished_.front().result;
-      finished_.pop_front();
-    }
-    more = !pending_.empty() || !finished_.empty();
+  const std::lock_guard lock(mutex_);
+  if (options_.delivery == Delivery::on_poll) tick();
+  count = std::min(results.size(), finished_.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    results[i] = finished_.front().result;
+    finished_.pop_front();
   }
-  if (more && options_.delivery == Delivery::on_poll) waker_.wake();
+  const bool ticks_by_poll = options_.delivery == Delivery::on_poll && !pending_.empty();
+  if (finished_.empty() && !ticks_by_poll) results_ready_.clear();
   return count;
 }
 
@@ -236,10 +233,7 @@ void SimulatedDisk::run_in_background() {
     if (stopping_) return;
     const std::size_t before = pending_.size();
     tick();
-    if (pending_.size() == before) continue;
-    lock.unlock();
-    waker_.wake();
-    lock.lock();
+    if (pending_.size() != before) results_ready_.raise();
   }
 }
 

@@ -20,8 +20,8 @@
 #include <thread>
 #include <vector>
 
-#include "posix/io_tally.hpp"
-#include "posix/waker.hpp"
+#include "base/wake_event.hpp"
+#include "files/io_tally.hpp"
 #include "strata/block_io.hpp"
 #include "strata/clock.hpp"
 #include "support/fault_plan.hpp"
@@ -32,9 +32,9 @@ namespace strata::test {
 class SimulatedDisk final : public BlockIo {
  public:
   enum class Delivery {
-    on_poll,     // each poll() is one tick; the waker is called while anything is in flight
+    on_poll,     // each poll() is one tick; the descriptor is readable while anything is in flight
     manual,      // requests complete in deliver() only
-    background,  // a thread ticks every 20 us of real time and calls the waker
+    background,  // a thread ticks every 20 us of real time
   };
 
   struct Options {
@@ -63,7 +63,7 @@ class SimulatedDisk final : public BlockIo {
   void remove_directory(const std::string& root, const std::string& directory) override;
   void submit(std::span<const IoRequest> requests) override;
   std::size_t poll(std::span<IoResult> results) override;
-  void set_waker(std::function<void()> waker) override { waker_.set(std::move(waker)); }
+  int descriptor() const override { return results_ready_.descriptor(); }
   IoCounters counters() const override;
 
   // See FaultPlan. A fault that cannot befall a request waits for one that it can befall.
@@ -124,7 +124,7 @@ class SimulatedDisk final : public BlockIo {
   const Options options_;
   const std::shared_ptr<FileStore> store_;
   const SteadyClock clock_;
-  posix::Waker waker_;
+  WakeEvent results_ready_;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
@@ -139,7 +139,7 @@ class SimulatedDisk final : public BlockIo {
   std::deque<Finished> finished_;
   std::uint64_t now_tick_ = 0;
   std::uint64_t next_sequence_ = 0;
-  posix::IoTally tally_;
+  files::IoTally tally_;
   std::vector<std::string> injected_;
 
   std::thread background_;

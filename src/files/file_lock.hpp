@@ -6,10 +6,10 @@
 
 #include <string>
 
-namespace strata::posix {
+namespace strata::files {
 
 // Waits up to half a second for a dying holder, then throws Error in_use naming the holder's pid
 // when the kernel tells it. Blocks.
 void lock_file(int fd, const std::string& path);
 
-}  // namespace strata::posix
+}  // namespace strata::files

@@ -1,4 +1,4 @@
-#include "posix/directory.hpp"
+#include "files/directory.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -14,10 +14,10 @@
 #include <string_view>
 #include <vector>
 
-#include "posix/descriptor.hpp"
+#include "base/descriptor.hpp"
 #include "strata/error.hpp"
 
-namespace strata::posix {
+namespace strata::files {
 namespace {
 
 constexpr int kDirectoryFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
@@ -139,4 +139,4 @@ void remove_directory(const std::string& root, const std::string& directory) noe
   }
 }
 
-}  // namespace strata::posix
+}  // namespace strata::files

@@ -7,7 +7,7 @@
 #include "base/check.hpp"
 #include "strata/block_io.hpp"
 
-namespace strata::posix {
+namespace strata::files {
 
 class IoTally {
  public:
@@ -46,4 +46,4 @@ class IoTally {
   std::int64_t busy_ns_ = 0;
 };
 
-}  // namespace strata::posix
+}  // namespace strata::files

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace strata::posix {
+namespace strata {
 
 class Descriptor {
  public:
@@ -36,4 +36,4 @@ class Descriptor {
   int fd_ = -1;
 };
 
-}  // namespace strata::posix
+}  // namespace strata

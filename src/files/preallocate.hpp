@@ -7,7 +7,7 @@
 
 #include "strata/types.hpp"
 
-namespace strata::posix {
+namespace strata::files {
 
 enum class Allocation { reserved, sparse };
 
@@ -16,4 +16,4 @@ enum class Allocation { reserved, sparse };
 // old length again), io otherwise. SIGXFSZ does not reach the process. Blocks.
 Allocation preallocate(int fd, const std::string& path, Bytes size);
 
-}  // namespace strata::posix
+}  // namespace strata::files

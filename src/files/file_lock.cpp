@@ -1,4 +1,4 @@
-#include "posix/file_lock.hpp"
+#include "files/file_lock.hpp"
 
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -14,7 +14,7 @@
 
 #include "strata/error.hpp"
 
-namespace strata::posix {
+namespace strata::files {
 namespace {
 
 using namespace std::chrono_literals;
@@ -74,4 +74,4 @@ void lock_file(int fd, const std::string& path) {
   }
 }
 
-}  // namespace strata::posix
+}  // namespace strata::files

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace strata::posix {
+namespace strata::files {
 
 // See BlockIo::prepare_directory.
 void prepare_directory(const std::string& root, const std::string& directory, bool allow_tmpfs);
@@ -12,4 +12,4 @@ void prepare_directory(const std::string& root, const std::string& directory, bo
 // See BlockIo::remove_directory.
 void remove_directory(const std::string& root, const std::string& directory) noexcept;
 
-}  // namespace strata::posix
+}  // namespace strata::files

@@ -7,10 +7,10 @@
 #include <string>
 #include <string_view>
 
-#include "posix/descriptor.hpp"
+#include "base/descriptor.hpp"
 #include "strata/block_io.hpp"
 
-namespace strata::posix {
+namespace strata::files {
 
 struct DataFile {
   Descriptor descriptor;
@@ -28,4 +28,4 @@ using Notice = std::function<void(const std::string& directory, std::string_view
 // Throws Error: in_use, no_space, io (see BlockIo::open). Blocks.
 DataFile open_data_file(const FileSpec& spec, bool want_direct, const Notice& notice);
 
-}  // namespace strata::posix
+}  // namespace strata::files

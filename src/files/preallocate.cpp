@@ -1,4 +1,4 @@
-#include "posix/preallocate.hpp"
+#include "files/preallocate.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include "base/check.hpp"
 #include "strata/error.hpp"
 
-namespace strata::posix {
+namespace strata::files {
 namespace {
 
 // Keeps SIGXFSZ, whose default action ends the process, from this thread: beyond RLIMIT_FSIZE the
@@ -136,4 +136,4 @@ Allocation preallocate(int fd, const std::string& path, Bytes size) {
   return allocation;
 }
 
-}  // namespace strata::posix
+}  // namespace strata::files

@@ -1,4 +1,4 @@
-#include "posix/data_file.hpp"
+#include "files/data_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,11 +15,11 @@
 #include <optional>
 
 #include "base/check.hpp"
-#include "posix/file_lock.hpp"
-#include "posix/preallocate.hpp"
+#include "files/file_lock.hpp"
+#include "files/preallocate.hpp"
 #include "strata/error.hpp"
 
-namespace strata::posix {
+namespace strata::files {
 namespace {
 
 // Covers the logical blocks of every device on the market; used where the kernel does not say.
@@ -232,4 +232,4 @@ DataFile open_data_file(const FileSpec& spec, bool want_direct, const Notice& no
   return file;
 }
 
-}  // namespace strata::posix
+}  // namespace strata::files
