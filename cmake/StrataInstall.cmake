@@ -3,11 +3,13 @@ include(CMakePackageConfigHelpers)
 
 set(strata_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/strata)
 set(strata_installed_targets strata)
-set(strata_package_needs_mpi OFF)
-if(TARGET strata_mpi_library)
-  list(APPEND strata_installed_targets strata_mpi_library)
-  set(strata_package_needs_mpi ON)
-endif()
+foreach(adapter mpi uring)
+  set(strata_package_needs_${adapter} OFF)
+  if(TARGET strata_${adapter}_library)
+    list(APPEND strata_installed_targets strata_${adapter}_library)
+    set(strata_package_needs_${adapter} ON)
+  endif()
+endforeach()
 
 install(TARGETS ${strata_installed_targets} EXPORT strataTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -22,5 +24,5 @@ write_basic_package_version_file(
   ${CMAKE_CURRENT_BINARY_DIR}/strataConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/strataConfig.cmake
-              ${CMAKE_CURRENT_BINARY_DIR}/strataConfigVersion.cmake
+              ${CMAKE_CURRENT_BINARY_DIR}/strataConfigVersion.cmake cmake/Findliburing.cmake
         DESTINATION ${strata_package_dir})

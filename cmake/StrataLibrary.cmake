@@ -12,13 +12,21 @@ foreach(room base files cpu posix self layout memory plan optim engine config se
   target_sources(strata PRIVATE $<TARGET_OBJECTS:strata_${room}>)
 endforeach()
 
+# strata_adapter_library(name LINK ...): the room `name` as the library strata::name.
 # The factory in strata::strata names the adapter, and the adapter uses `base`: a cycle of static
 # libraries, which CMake resolves by naming both twice on the link line.
-if(TARGET strata_mpi)
-  add_library(strata_mpi_library STATIC $<TARGET_OBJECTS:strata_mpi>)
-  add_library(strata::mpi ALIAS strata_mpi_library)
-  set_target_properties(strata_mpi_library PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME mpi
-                        OUTPUT_NAME strata_mpi)
-  target_link_libraries(strata_mpi_library PRIVATE strata MPI::MPI_CXX)
-  target_link_libraries(strata PRIVATE strata_mpi_library)
-endif()
+function(strata_adapter_library name)
+  cmake_parse_arguments(ADAPTER "" "" "LINK" ${ARGN})
+  if(NOT TARGET strata_${name})
+    return()
+  endif()
+  set(library strata_${name}_library)
+  add_library(${library} STATIC $<TARGET_OBJECTS:strata_${name}>)
+  add_library(strata::${name} ALIAS ${library})
+  set_target_properties(${library} PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME ${name}
+                        OUTPUT_NAME strata_${name})
+  target_link_libraries(${library} PRIVATE strata ${ADAPTER_LINK})
+  target_link_libraries(strata PRIVATE ${library})
+endfunction()
+strata_adapter_library(uring LINK liburing::liburing)
+strata_adapter_library(mpi LINK MPI::MPI_CXX)

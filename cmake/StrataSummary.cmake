@@ -4,6 +4,10 @@ if(TARGET strata_mpi)
 else()
   set(strata_mpi_state "no")
 endif()
+set(strata_uring_state "no")
+if(TARGET strata_uring)
+  set(strata_uring_state "yes (${LIBURING_LIBRARY})")
+endif()
 set(strata_launcher "${CMAKE_CXX_COMPILER_LAUNCHER}")
 if(NOT strata_launcher)
   set(strata_launcher "none")
@@ -17,6 +21,7 @@ message(STATUS "Strata ${PROJECT_VERSION}
      compiler             ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}
      compiler launcher    ${strata_launcher}
      MPI (STRATA_MPI=${STRATA_MPI})  ${strata_mpi_state}
+     io_uring (STRATA_URING=${STRATA_URING})  ${strata_uring_state}
      sanitizers           ${strata_sanitizers}
      warnings as errors   ${STRATA_WARNINGS_AS_ERRORS}
      tests                ${STRATA_BUILD_TESTS}

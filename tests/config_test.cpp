@@ -66,7 +66,8 @@ TEST(Config, ReadsEveryKey) {
     "placement": {"param": "host", "grad": {"host": 1},
                   "optimizer": {"device": 0.2, "host": 0.3, "nvme": 0.5}},
     "nvme": {"directories": ["/mnt/a", "b \"ü\" \\"], "run": "run-1.b_C", "allow_tmpfs": true,
-             "io_threads": 8},
+             "weights": [1, 2.5], "backend": "posix", "queue_depth": 8, "write_depth": 3,
+             "verify": "off", "spare_slots": 2, "retry_s": 0.5, "timeout_s": 30},
     "precision": {"param": "fp32", "reduce": "bf16"},
     "optimizer": {"name": "adamw", "learning_rate": 1e-3, "beta1": 0.8, "beta2": 0.9,
                   "epsilon": 1e-6, "weight_decay": 0, "clip_norm": 1.5, "nonfinite": "abort"},
@@ -84,7 +85,14 @@ TEST(Config, ReadsEveryKey) {
   EXPECT_EQ(config.nvme.directories, (std::vector<std::string>{"/mnt/a", "b \"ü\" \\"}));
   EXPECT_EQ(config.nvme.run, "run-1.b_C");
   EXPECT_TRUE(config.nvme.allow_tmpfs);
-  EXPECT_EQ(config.nvme.io_threads, 8U);
+  EXPECT_EQ(config.nvme.weights, (std::vector<double>{1, 2.5}));
+  EXPECT_EQ(config.nvme.backend, Config::IoBackend::posix);
+  EXPECT_EQ(config.nvme.queue_depth, 8U);
+  EXPECT_EQ(config.nvme.write_depth, 3U);
+  EXPECT_EQ(config.nvme.verify, Config::Verify::off);
+  EXPECT_EQ(config.nvme.spare_slots, 2U);
+  EXPECT_EQ(config.nvme.retry_s, 0.5);
+  EXPECT_EQ(config.nvme.timeout_s, 30);
   EXPECT_EQ(config.precision.param, DType::fp32);
   EXPECT_EQ(config.precision.reduce, DType::bf16);
   EXPECT_EQ(config.optimizer.name, "adamw");

@@ -25,6 +25,8 @@ struct TierFractions {
 struct Config {
   enum class BudgetScope : std::uint8_t { per_rank, per_node };
   enum class Nonfinite : std::uint8_t { skip, abort };
+  enum class IoBackend : std::uint8_t { automatic, io_uring, posix };
+  enum class Verify : std::uint8_t { always, off };
 
   // Hard limits of bytes per tier; the scope says whether the ranks of one node share them.
   struct Budgets {
@@ -46,9 +48,16 @@ struct Config {
   // Files go to DIR/<run>/rank-<r>/ for each of the directories, which must exist.
   struct Nvme {
     std::vector<std::string> directories;
+    std::vector<double> weights;  // one for each directory; empty: equal
     std::string run = "default";
     bool allow_tmpfs = false;
-    unsigned io_threads = 4;
+    IoBackend backend = IoBackend::automatic;
+    unsigned queue_depth = 16;
+    unsigned write_depth = 8;
+    Verify verify = Verify::always;
+    unsigned spare_slots = 0;
+    double retry_s = 5;
+    double timeout_s = 60;
     bool operator==(const Nvme&) const = default;
   };
 

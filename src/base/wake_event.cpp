@@ -1,6 +1,7 @@
 #include "base/wake_event.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <cerrno>
@@ -34,6 +35,13 @@ void WakeEvent::clear() noexcept {
     got = ::read(descriptor_.get(), &count, sizeof(count));
   } while (got < 0 && errno == EINTR);
   STRATA_ASSERT(got == sizeof(count) || errno == EAGAIN, fmt::format("eventfd: errno {}", errno));
+}
+
+void WakeEvent::wait() noexcept {
+  pollfd readable{.fd = descriptor_.get(), .events = POLLIN, .revents = 0};
+  while (::poll(&readable, 1, -1) < 0) {
+    STRATA_ASSERT(errno == EINTR, fmt::format("poll: errno {}", errno));
+  }
 }
 
 }  // namespace strata

@@ -15,6 +15,8 @@ class WakeEvent {
   void clear() noexcept;
   // Readable while raised.
   int descriptor() const { return descriptor_.get(); }
+  // Blocks until it is raised.
+  void wait() noexcept;
 
  private:
   Descriptor descriptor_;

@@ -48,8 +48,7 @@ std::int64_t run(const files::DataFile& file, const IoRequest& request) {
 }  // namespace
 
 PosixBlockIo::PosixBlockIo(Options options)
-    : options_(std::move(options)), files_(options_.direct, options_.log) {
-  STRATA_ASSERT(options_.threads > 0, "PosixBlockIo needs at least one thread");
+    : options_(std::move(options)), files_(options_.direct, options_.log), queue_(options_.depth) {
   try {
     start_threads();
   } catch (const std::system_error& error) {
@@ -57,7 +56,7 @@ PosixBlockIo::PosixBlockIo(Options options)
     throw Error(
         ErrorCode::io,
         fmt::format("cannot start {} I/O threads; lower nvme.queue_depth or raise ulimit -u",
-                    options_.threads),
+                    options_.depth.requests),
         {.errnum = error.code().value()});
   }
 }
@@ -66,8 +65,8 @@ PosixBlockIo::~PosixBlockIo() { stop_threads(); }
 
 void PosixBlockIo::start_threads() {
   const SignalsBlocked inherited_by_threads;
-  threads_.reserve(options_.threads);
-  for (std::uint32_t i = 0; i < options_.threads; ++i) {
+  threads_.reserve(options_.depth.requests);
+  for (std::uint32_t i = 0; i < options_.depth.requests; ++i) {
     threads_.emplace_back([this] { work(); });
   }
 }
@@ -111,18 +110,12 @@ void PosixBlockIo::close(FileId file, bool remove) {
   files_.close(file, remove);
 }
 
-// Makes std::push_heap keep the most urgent request in front.
-bool PosixBlockIo::later(const Queued& a, const Queued& b) {
-  return std::pair(a.request.priority, a.sequence) > std::pair(b.request.priority, b.sequence);
-}
-
 void PosixBlockIo::submit(std::span<const IoRequest> requests) {
   {
     const std::lock_guard lock(mutex_);
     for (const IoRequest& request : requests) {
       files_.start(request);
-      queue_.push_back({request, next_sequence_++});
-      std::push_heap(queue_.begin(), queue_.end(), later);
+      queue_.push(request);
     }
     tally_.submitted(requests.size(), clock_.now_ns());
   }
@@ -133,23 +126,17 @@ void PosixBlockIo::submit(std::span<const IoRequest> requests) {
   }
 }
 
-PosixBlockIo::Queued PosixBlockIo::take_most_urgent() {
-  std::pop_heap(queue_.begin(), queue_.end(), later);
-  const Queued next = queue_.back();
-  queue_.pop_back();
-  return next;
-}
-
 void PosixBlockIo::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    work_available_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    work_available_.wait(lock, [this] { return stopping_ || queue_.can_start(); });
     if (stopping_) return;
-    const IoRequest request = take_most_urgent().request;
+    const IoRequest request = queue_.start_next().value();
     const files::DataFile& file = files_[request.file];
     lock.unlock();
     const std::int64_t result = run(file, request);
     lock.lock();
+    queue_.finish(request.op);
     files_.finish(request.file);
     if (finished_.empty()) results_ready_.raise();
     finished_.push_back({.tag = request.tag, .result = result});

@@ -19,6 +19,7 @@
 #include "base/wake_event.hpp"
 #include "files/io_tally.hpp"
 #include "files/open_files.hpp"
+#include "files/request_queue.hpp"
 #include "strata/block_io.hpp"
 #include "strata/clock.hpp"
 #include "strata/log.hpp"
@@ -28,9 +29,9 @@ namespace strata {
 class PosixBlockIo final : public BlockIo {
  public:
   struct Options {
-    std::uint32_t threads = 4;  // requests that run at the same time
-    bool direct = true;         // false: always through the page cache
-    LogSink log;                // may be empty
+    files::QueueDepth depth;  // a thread for each request that runs
+    bool direct = true;       // false: always through the page cache
+    LogSink log;              // may be empty
   };
 
   // Throws Error io when the threads cannot be started.
@@ -53,16 +54,9 @@ class PosixBlockIo final : public BlockIo {
   IoCounters counters() const override;
 
  private:
-  struct Queued {
-    IoRequest request;
-    std::uint64_t sequence = 0;
-  };
-
-  static bool later(const Queued& a, const Queued& b);
   void start_threads();
   void stop_threads();
   void work();
-  Queued take_most_urgent();
 
   const Options options_;
   const SteadyClock clock_;
@@ -72,9 +66,8 @@ class PosixBlockIo final : public BlockIo {
   std::condition_variable work_available_;
   bool stopping_ = false;
   files::OpenFiles files_;
-  std::vector<Queued> queue_;  // heap by later()
+  files::RequestQueue queue_;
   std::vector<IoResult> finished_;
-  std::uint64_t next_sequence_ = 0;
   files::IoTally tally_;
   WakeEvent results_ready_;  // raised while finished_ holds any
 

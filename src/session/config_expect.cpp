@@ -42,6 +42,9 @@ struct Expectation {
   std::string operator()(const bool*) const { return "true or false"; }
   std::string operator()(const std::string*) const { return "a string"; }
   std::string operator()(const std::vector<std::string>*) const { return "an array of strings"; }
+  std::string operator()(const std::vector<double>*) const {
+    return "an array of numbers " + interval(range);
+  }
   std::string operator()(const TierFractions* tiers) const {
     return alternatives(words_of(tiers)) +
            ", or an object of fractions from 0 to 1 whose sum is 1 such as "
@@ -70,6 +73,10 @@ struct Inside {
   bool operator()(const bool*) const { return true; }
   bool operator()(const std::string*) const { return true; }
   bool operator()(const std::vector<std::string>*) const { return true; }
+  bool operator()(const std::vector<double>* values) const {
+    return std::all_of(values->begin(), values->end(),
+                       [this](double value) { return is_inside(value, range); });
+  }
   bool operator()(const TierFractions* tiers) const {
     constexpr Range kFraction = {0, 1};
     constexpr double kTolerance = 1e-9;

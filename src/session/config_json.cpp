@@ -26,6 +26,7 @@ struct ToJson {
   Json operator()(const bool* value) const { return *value; }
   Json operator()(const std::string* value) const { return *value; }
   Json operator()(const std::vector<std::string>* value) const { return *value; }
+  Json operator()(const std::vector<double>* value) const { return *value; }
   template <class Enum>
   Json operator()(const Enum* value) const {
     for (const auto& word : words_of(value)) {

@@ -94,10 +94,41 @@ constexpr std::array kKeys = {
     Key{.path = "nvme.allow_tmpfs",
         .field = [](Config& c) -> Field { return &c.nvme.allow_tmpfs; },
         .doc = "Accept directories on tmpfs, whose files are RAM outside every budget (tests)."},
-    Key{.path = "nvme.io_threads",
-        .field = [](Config& c) -> Field { return &c.nvme.io_threads; },
+    Key{.path = "nvme.weights",
+        .field = [](Config& c) -> Field { return &c.nvme.weights; },
+        .range = {0, 1e9, true},
+        .doc = "How much of the states each directory takes, as it is as fast; `strata bench io` "
+               "prints them. Empty: equal shares."},
+    Key{.path = "nvme.backend",
+        .field = [](Config& c) -> Field { return &c.nvme.backend; },
+        .doc = "What carries reads and writes; `auto` takes io_uring where the kernel offers it, "
+               "and POSIX threads elsewhere."},
+    Key{.path = "nvme.queue_depth",
+        .field = [](Config& c) -> Field { return &c.nvme.queue_depth; },
         .range = {1, 256},
-        .doc = "Threads that carry blocking reads and writes, which is also the queue depth."},
+        .doc = "Reads and writes that the kernel has at once; the most urgent of the others is "
+               "next."},
+    Key{.path = "nvme.write_depth",
+        .field = [](Config& c) -> Field { return &c.nvme.write_depth; },
+        .range = {1, 256},
+        .doc = "How many of these may be writes, so that a read finds the device with room."},
+    Key{.path = "nvme.verify",
+        .field = [](Config& c) -> Field { return &c.nvme.verify; },
+        .doc = "Whether every tile that is read is checked against the checksum (XXH3) of what was "
+               "written."},
+    Key{.path = "nvme.spare_slots",
+        .field = [](Config& c) -> Field { return &c.nvme.spare_slots; },
+        .range = {0, 65536},
+        .doc = "Spare tiles per size and directory in which a write stands beside the version that "
+               "it replaces. 0: tiles are overwritten in place."},
+    Key{.path = "nvme.retry_s",
+        .field = [](Config& c) -> Field { return &c.nvme.retry_s; },
+        .range = {0, 3600},
+        .doc = "Seconds for which a failed read or write is tried again before the session stops."},
+    Key{.path = "nvme.timeout_s",
+        .field = [](Config& c) -> Field { return &c.nvme.timeout_s; },
+        .range = {0, 86400, true},
+        .doc = "Seconds without an answer after which a read or write counts as failed."},
     Key{.path = "precision.param",
         .field = [](Config& c) -> Field { return &c.precision.param; },
         .doc = "Type of the gathered parameters and of the gradients of one micro-batch."},
@@ -205,6 +236,12 @@ constexpr std::array kRelations = {
              [](const Config& c) {
                return !c.nvme.directories.empty() || is_unused(c.placement, Tier::nvme);
              }},
+    Relation{"nvme.weights", "be empty or have one number for each of \"nvme.directories\"",
+             [](const Config& c) {
+               return c.nvme.weights.empty() || c.nvme.weights.size() == c.nvme.directories.size();
+             }},
+    Relation{"nvme.write_depth", "not be above \"nvme.queue_depth\"",
+             [](const Config& c) { return c.nvme.write_depth <= c.nvme.queue_depth; }},
     Relation{"outside.device", "not be above \"budgets.device\"",
              [](const Config& c) { return c.outside.device <= c.budgets.device; }},
     Relation{"outside.host", "not be above \"budgets.host\"",
@@ -218,6 +255,12 @@ constexpr std::array kScopeWords = {
     Word<Config::BudgetScope>{"per_node", Config::BudgetScope::per_node}};
 constexpr std::array kNonfiniteWords = {Word<Config::Nonfinite>{"skip", Config::Nonfinite::skip},
                                         Word<Config::Nonfinite>{"abort", Config::Nonfinite::abort}};
+constexpr std::array kBackendWords = {
+    Word<Config::IoBackend>{"auto", Config::IoBackend::automatic},
+    Word<Config::IoBackend>{"io_uring", Config::IoBackend::io_uring},
+    Word<Config::IoBackend>{"posix", Config::IoBackend::posix}};
+constexpr std::array kVerifyWords = {Word<Config::Verify>{"always", Config::Verify::always},
+                                     Word<Config::Verify>{"off", Config::Verify::off}};
 constexpr std::array kTierWords = {Word<Tier>{name_of(Tier::device), Tier::device},
                                    Word<Tier>{name_of(Tier::host), Tier::host},
                                    Word<Tier>{name_of(Tier::nvme), Tier::nvme}};
@@ -235,6 +278,10 @@ std::span<const Word<Config::BudgetScope>> words_of(const Config::BudgetScope*) 
 std::span<const Word<Config::Nonfinite>> words_of(const Config::Nonfinite*) {
   return kNonfiniteWords;
 }
+std::span<const Word<Config::IoBackend>> words_of(const Config::IoBackend*) {
+  return kBackendWords;
+}
+std::span<const Word<Config::Verify>> words_of(const Config::Verify*) { return kVerifyWords; }
 std::span<const Word<Tier>> words_of(const TierFractions*) { return kTierWords; }
 
 double& fraction_of(TierFractions& fractions, Tier tier) { return fractions.*member_of(tier); }

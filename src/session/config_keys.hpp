@@ -17,8 +17,9 @@ namespace strata::config {
 
 // A pointer to the member that a key stands for; the alternative is the key's type.
 using Field =
-    std::variant<Bytes*, double*, unsigned*, bool*, std::string*, std::vector<std::string>*, DType*,
-                 Config::BudgetScope*, Config::Nonfinite*, TierFractions*>;
+    std::variant<Bytes*, double*, unsigned*, bool*, std::string*, std::vector<std::string>*,
+                 std::vector<double>*, DType*, Config::BudgetScope*, Config::Nonfinite*,
+                 Config::IoBackend*, Config::Verify*, TierFractions*>;
 
 // The interval of a number or of a size in bytes. Infinite `high`: any finite number.
 struct Range {
@@ -79,6 +80,8 @@ struct Word {
 std::span<const Word<DType>> words_of(const DType*);
 std::span<const Word<Config::BudgetScope>> words_of(const Config::BudgetScope*);
 std::span<const Word<Config::Nonfinite>> words_of(const Config::Nonfinite*);
+std::span<const Word<Config::IoBackend>> words_of(const Config::IoBackend*);
+std::span<const Word<Config::Verify>> words_of(const Config::Verify*);
 std::span<const Word<Tier>> words_of(const TierFractions*);
 
 double& fraction_of(TierFractions& fractions, Tier tier);

@@ -53,7 +53,9 @@ struct Assign {
   }
   bool operator()(bool* value) const { return copy_to(value); }
   bool operator()(std::string* value) const { return copy_to(value); }
-  bool operator()(std::vector<std::string>*) const { return false; }
+  // Of lists: adds an element.
+  bool operator()(std::vector<std::string>* list) const { return append_to(list); }
+  bool operator()(std::vector<double>* list) const { return append_to(list); }
   bool operator()(TierFractions* tiers) const {
     const auto* text = std::get_if<std::string>(&scalar);
     for (const auto& tier : words_of(tiers)) {
@@ -82,7 +84,19 @@ struct Assign {
     if (same != nullptr) *value = *same;
     return same != nullptr;
   }
+  template <class T>
+  bool append_to(std::vector<T>* list) const {
+    T element{};
+    if (!(*this)(&element)) return false;
+    list->push_back(element);
+    return true;
+  }
 };
+
+bool is_list(const Field& field) {
+  return std::holds_alternative<std::vector<std::string>*>(field) ||
+         std::holds_alternative<std::vector<double>*>(field);
+}
 
 // The JSON library's report of bad syntax in our words: without its prefix, position and echo.
 std::string plain_syntax_error(std::string_view report) {
@@ -116,7 +130,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
 
   bool start_object(std::size_t) override {
     const Token token = cursor_.next();
-    if (list_ != nullptr) fail_value(token, "an object");
+    if (in_list_) fail_value(token, "an object");
     if (!open_.empty() && !is_section(path_)) {
       const auto field = field_at(reading_.config, path_);
       TierFractions* const* tiers = field ? std::get_if<TierFractions*>(&*field) : nullptr;
@@ -151,17 +165,15 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
   bool start_array(std::size_t) override {
     const Token token = cursor_.next();
     const auto field = field_at(reading_.config, path_);
-    const bool is_list = field && std::holds_alternative<std::vector<std::string>*>(*field);
-    if (list_ != nullptr || !is_list) fail_value(token, "an array");
+    if (in_list_ || !field || !is_list(*field)) fail_value(token, "an array");
     note_value(token, "");
-    list_ = std::get<std::vector<std::string>*>(*field);
-    list_->clear();
+    in_list_ = true;
     return true;
   }
 
   bool end_array() override {
     cursor_.next();
-    list_ = nullptr;
+    in_list_ = false;
     return true;
   }
 
@@ -179,15 +191,10 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
   bool scalar(const Scalar& value) {
     const Token token = cursor_.next();
     const std::string text = excerpt(token.text);
-    if (list_ != nullptr) {
-      const auto* item = std::get_if<std::string>(&value);
-      if (item == nullptr) fail_value(token, text);
-      list_->push_back(*item);
-      return true;
-    }
     const auto field = open_.empty() ? std::nullopt : field_at(reading_.config, path_);
-    if (!field || !std::visit(Assign{value}, *field)) fail_value(token, text);
-    note_value(token, text);
+    const bool fits = field && is_list(*field) == in_list_;
+    if (!fits || !std::visit(Assign{value}, *field)) fail_value(token, text);
+    if (!in_list_) note_value(token, text);
     return true;
   }
 
@@ -218,9 +225,9 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
   TokenCursor cursor_;
   std::string_view source_name_;
   Reading reading_;
-  std::vector<std::string> open_;             // paths of the objects around the cursor
-  std::string path_;                          // of the key whose value comes next
-  std::vector<std::string>* list_ = nullptr;  // of the array around the cursor
+  std::vector<std::string> open_;  // paths of the objects around the cursor
+  std::string path_;               // of the key whose value comes next
+  bool in_list_ = false;           // the cursor is inside an array
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "session/factory.hpp"
 
+#include <fmt/format.h>
+
 #include "cpu/cpu_device.hpp"
 #include "posix/posix_block_io.hpp"
 #include "self/self_communicator.hpp"
@@ -8,16 +10,48 @@
 #if STRATA_HAS_MPI
 #include "mpi/mpi_communicator.hpp"
 #endif
+#if STRATA_HAS_URING
+#include "uring/uring_block_io.hpp"
+#endif
 
 namespace strata {
+namespace {
+
+#if STRATA_HAS_URING
+
+std::unique_ptr<BlockIo> make_uring_block_io(files::QueueDepth depth, const LogSink& log) {
+  return std::make_unique<UringBlockIo>(
+      UringBlockIo::Options{.depth = depth, .direct = true, .log = log});
+}
+
+#else
+
+std::unique_ptr<BlockIo> make_uring_block_io(files::QueueDepth, const LogSink&) {
+  throw Error(ErrorCode::not_supported,
+              "this build has no io_uring: install liburing-dev and configure with "
+              "-DSTRATA_URING=ON");
+}
+
+#endif
+
+}  // namespace
 
 std::unique_ptr<Device> make_device(Bytes arena) {
   return std::make_unique<CpuDevice>(CpuDevice::Options{.arena = arena});
 }
 
 std::unique_ptr<BlockIo> make_block_io(const Config& config, const LogSink& log) {
+  const files::QueueDepth depth{config.nvme.queue_depth, config.nvme.write_depth};
+  if (config.nvme.backend != Config::IoBackend::posix) {
+    try {
+      return make_uring_block_io(depth, log);
+    } catch (const Error& error) {
+      if (config.nvme.backend == Config::IoBackend::io_uring) throw;
+      if (log) log(LogLevel::info, fmt::format("{}; using POSIX threads", error.what()));
+    }
+  }
   return std::make_unique<PosixBlockIo>(
-      PosixBlockIo::Options{.threads = config.nvme.io_threads, .direct = true, .log = log});
+      PosixBlockIo::Options{.depth = depth, .direct = true, .log = log});
 }
 
 std::unique_ptr<Communicator> make_self_communicator() { return create_self_communicator(); }

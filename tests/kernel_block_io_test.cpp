@@ -1,5 +1,4 @@
-#include "posix/posix_block_io.hpp"
-
+// What every BlockIo on files of the kernel does, beyond the conformance suite.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -15,10 +14,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/signals_blocked.hpp"
 #include "block_io_conformance.hpp"
-#include "files/transfer.hpp"
+#include "posix/posix_block_io.hpp"
 #include "strata/error.hpp"
-#include "support/loop_file_system.hpp"
+#include "support/kernel_io.hpp"
+#if STRATA_HAS_URING
+#include "uring/uring_block_io.hpp"
+#endif
 
 namespace strata::test {
 namespace {
@@ -29,66 +32,67 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-std::unique_ptr<PosixBlockIo> make_posix(bool direct, std::uint32_t threads = 4) {
-  return std::make_unique<PosixBlockIo>(
-      PosixBlockIo::Options{.threads = threads, .direct = direct, .log = {}});
-}
+using MakeLoggingIo =
+    std::function<std::unique_ptr<BlockIo>(bool direct, files::QueueDepth depth, LogSink log)>;
 
-class PosixPlace final : public IoPlace {
- public:
-  explicit PosixPlace(bool direct) : direct_(direct) {}
-  std::unique_ptr<BlockIo> make() override { return make_posix(direct_); }
-  std::unique_ptr<BlockIo> make_serial() const { return make_posix(direct_, 1); }
-  std::string root() const override {
-    return file_system_ ? file_system_->path() : scratch_.path();
-  }
-  bool put_on_loop_device(const LoopFileSystem::Options& options, std::string& why_not) {
-    file_system_ = LoopFileSystem::mount(options, why_not);
-    return file_system_ != nullptr;
-  }
-
- private:
-  bool direct_;
-  ScratchDirectory scratch_;
-  std::unique_ptr<LoopFileSystem> file_system_;
+struct Adapter {
+  std::string name;
+  MakeLoggingIo make;
 };
 
-bool has_direct_io(const std::string& directory) {
-  const std::string path = directory + "/probe";
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT, 0600);
-  if (fd >= 0) ::close(fd);
-  ::unlink(path.c_str());
-  return fd >= 0;
+void PrintTo(const Adapter& adapter, std::ostream* out) { *out << adapter.name; }
+
+std::vector<Adapter> adapters() {
+  std::vector<Adapter> all{
+      {"posix", [](bool direct, files::QueueDepth depth, LogSink log) -> std::unique_ptr<BlockIo> {
+         return std::make_unique<PosixBlockIo>(
+             PosixBlockIo::Options{.depth = depth, .direct = direct, .log = std::move(log)});
+       }}};
+#if STRATA_HAS_URING
+  all.push_back({"io_uring",
+                 [](bool direct, files::QueueDepth depth, LogSink log) -> std::unique_ptr<BlockIo> {
+                   return std::make_unique<UringBlockIo>(UringBlockIo::Options{
+                       .depth = depth, .direct = direct, .log = std::move(log)});
+                 }});
+#endif
+  return all;
 }
 
-std::unique_ptr<BlockIo> make_serial(IoPlace& place) {
-  return dynamic_cast<PosixPlace&>(place).make_serial();
+// Empty where the adapter can be made here, otherwise why not.
+std::string why_not(const Adapter& adapter) {
+  try {
+    adapter.make(true, {1, 1}, {});
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
-std::unique_ptr<IoPlace> direct_place() {
-  auto place = std::make_unique<PosixPlace>(true);
-  if (has_direct_io(place->root())) return place;
-  [&] { GTEST_SKIP() << place->root() << " has no O_DIRECT"; }();
-  return nullptr;
+std::vector<IoUnderTest> conformance_cases() {
+  std::vector<IoUnderTest> all;
+  for (const Adapter& adapter : adapters()) {
+    const auto may_make = [adapter] {
+      const std::string reason = why_not(adapter);
+      if (reason.empty()) return true;
+      [&] { GTEST_SKIP() << reason; }();
+      return false;
+    };
+    for (IoUnderTest& io : kernel_io_cases(
+             [adapter](bool direct, files::QueueDepth depth) {
+               return adapter.make(direct, depth, {});
+             },
+             may_make)) {
+      io.label = adapter.name + "_" + io.label;
+      all.push_back(std::move(io));
+    }
+  }
+  return all;
 }
 
-std::unique_ptr<IoPlace> place_on_4096_byte_sectors() {
-  auto place = std::make_unique<PosixPlace>(true);
-  std::string why_not;
-  if (place->put_on_loop_device({.size = 32_MiB, .sector = 4_KiB}, why_not)) return place;
-  [&] { GTEST_SKIP() << why_not; }();
-  return nullptr;
-}
-
-const IoUnderTest kDirect{"direct", direct_place, make_serial};
-const IoUnderTest kPageCache{"page_cache", [] { return std::make_unique<PosixPlace>(false); },
-                             make_serial};
-const IoUnderTest kLargeSectors{"sectors_4096", place_on_4096_byte_sectors, make_serial};
-
-INSTANTIATE_TEST_SUITE_P(Posix, BlockIoConformance,
-                         testing::Values(kDirect, kPageCache, kLargeSectors), io_name);
-INSTANTIATE_TEST_SUITE_P(Posix, BlockIoConformanceDeathTest, testing::Values(kDirect, kPageCache),
+INSTANTIATE_TEST_SUITE_P(Kernel, BlockIoConformance, testing::ValuesIn(conformance_cases()),
                          io_name);
+INSTANTIATE_TEST_SUITE_P(Kernel, BlockIoConformanceDeathTest,
+                         testing::ValuesIn(conformance_cases()), io_name);
 
 // What an Error says, or "no error".
 struct Refusal {
@@ -106,8 +110,16 @@ Refusal refusal(const std::function<void()>& call) {
   return {};
 }
 
-class PosixBlockIoTest : public testing::Test {
+class KernelBlockIoTest : public testing::TestWithParam<Adapter> {
  protected:
+  void SetUp() override {
+    const std::string reason = why_not(GetParam());
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    io_ = make(true);
+  }
+  static std::unique_ptr<BlockIo> make(bool direct, LogSink log = {}) {
+    return GetParam().make(direct, {4, 4}, std::move(log));
+  }
   Refusal prepare(const std::string& root, const std::string& below = "/run/rank-0",
                   bool allow_tmpfs = false) {
     return refusal([&] { io_->prepare_directory(root, root + below, allow_tmpfs); });
@@ -118,16 +130,18 @@ class PosixBlockIoTest : public testing::Test {
   std::string root() const { return scratch_.path(); }
 
   ScratchDirectory scratch_;
-  std::unique_ptr<PosixBlockIo> io_ = make_posix(true);
+  std::unique_ptr<BlockIo> io_;
 };
 
-TEST_F(PosixBlockIoTest, direct_io_says_so_and_asks_for_the_sectors_of_the_device) {
-  if (!has_direct_io(root())) GTEST_SKIP() << root() << " has no O_DIRECT";
+INSTANTIATE_TEST_SUITE_P(Adapters, KernelBlockIoTest, testing::ValuesIn(adapters()),
+                         [](const auto& adapter) { return adapter.param.name; });
+
+TEST_P(KernelBlockIoTest, direct_io_says_so_and_asks_for_the_sectors_of_the_device) {
   const FileId file = io_->open({root() + "/data", 1_MiB});
-  EXPECT_TRUE(io_->direct(file));
+  if (!io_->direct(file)) GTEST_SKIP() << root() << " has no O_DIRECT";
   EXPECT_GE(io_->alignment(file).offset, 512_B);
   io_->close(file, true);
-  const auto cached = make_posix(false);
+  const auto cached = make(false);
   const FileId other = cached->open({root() + "/data", 1_MiB});
   EXPECT_FALSE(cached->direct(other));
   EXPECT_EQ(cached->alignment(other).offset, 1_B);
@@ -135,7 +149,7 @@ TEST_F(PosixBlockIoTest, direct_io_says_so_and_asks_for_the_sectors_of_the_devic
   cached->close(other, true);
 }
 
-TEST_F(PosixBlockIoTest, sectors_of_4096_bytes_are_asked_for) {
+TEST_P(KernelBlockIoTest, sectors_of_4096_bytes_are_asked_for) {
   std::string why_not;
   const auto system = LoopFileSystem::mount({.sector = 4_KiB}, why_not);
   if (system == nullptr) GTEST_SKIP() << why_not;
@@ -145,7 +159,7 @@ TEST_F(PosixBlockIoTest, sectors_of_4096_bytes_are_asked_for) {
   io_->close(file, true);
 }
 
-TEST_F(PosixBlockIoTest, files_and_directories_are_private_and_preallocated) {
+TEST_P(KernelBlockIoTest, files_and_directories_are_private_and_preallocated) {
   ::umask(0);
   ASSERT_EQ(prepare(root()).text, "no error");
   const std::string path = root() + "/run/rank-0/data";
@@ -166,7 +180,7 @@ TEST_F(PosixBlockIoTest, files_and_directories_are_private_and_preallocated) {
   EXPECT_TRUE(std::filesystem::exists(root()));
 }
 
-TEST_F(PosixBlockIoTest, a_missing_root_is_told_with_what_to_do) {
+TEST_P(KernelBlockIoTest, a_missing_root_is_told_with_what_to_do) {
   const Refusal told = prepare(root() + "/missing");
   EXPECT_EQ(told.code, ErrorCode::io);
   EXPECT_THAT(told.text, HasSubstr("nvme directory " + root() +
@@ -174,7 +188,7 @@ TEST_F(PosixBlockIoTest, a_missing_root_is_told_with_what_to_do) {
   EXPECT_THAT(told.text, Not(HasSubstr("\n")));
 }
 
-TEST_F(PosixBlockIoTest, a_file_instead_of_a_directory_is_told) {
+TEST_P(KernelBlockIoTest, a_file_instead_of_a_directory_is_told) {
   std::ofstream(root() + "/file") << "x";
   const Refusal at_root = prepare(root() + "/file");
   EXPECT_EQ(at_root.code, ErrorCode::io);
@@ -184,7 +198,7 @@ TEST_F(PosixBlockIoTest, a_file_instead_of_a_directory_is_told) {
   EXPECT_THAT(below.text, HasSubstr(root() + "/file is not a directory"));
 }
 
-TEST_F(PosixBlockIoTest, a_symbolic_link_is_followed_to_the_root_and_not_below) {
+TEST_P(KernelBlockIoTest, a_symbolic_link_is_followed_to_the_root_and_not_below) {
   std::filesystem::create_directory(root() + "/real");
   std::filesystem::create_directory_symlink("real", root() + "/link");
   EXPECT_EQ(prepare(root() + "/link").text, "no error");
@@ -195,7 +209,7 @@ TEST_F(PosixBlockIoTest, a_symbolic_link_is_followed_to_the_root_and_not_below) 
   EXPECT_TRUE(std::filesystem::exists(root() + "/real/run/rank-0")) << "followed a link to remove";
 }
 
-TEST_F(PosixBlockIoTest, a_data_file_that_is_no_file_of_ours_is_refused) {
+TEST_P(KernelBlockIoTest, a_data_file_that_is_no_file_of_ours_is_refused) {
   std::ofstream(root() + "/target") << "precious";
   std::filesystem::create_symlink("target", root() + "/link");
   EXPECT_THAT(open(root() + "/link", 1_MiB).text, HasSubstr("is a symbolic link"));
@@ -221,7 +235,7 @@ class Unprivileged {
   uid_t euid_;
 };
 
-TEST_F(PosixBlockIoTest, a_directory_without_permission_is_told) {
+TEST_P(KernelBlockIoTest, a_directory_without_permission_is_told) {
   ASSERT_EQ(::chmod(root().c_str(), 0555), 0);
   std::filesystem::create_directory(root() + "/closed");
   const Unprivileged nobody;
@@ -231,7 +245,7 @@ TEST_F(PosixBlockIoTest, a_directory_without_permission_is_told) {
   EXPECT_THAT(prepare(root()).text, HasSubstr("not writable for this user"));
 }
 
-TEST_F(PosixBlockIoTest, a_read_only_file_system_is_told) {
+TEST_P(KernelBlockIoTest, a_read_only_file_system_is_told) {
   std::string why_not;
   const auto system = LoopFileSystem::mount({.read_only = true}, why_not);
   if (system == nullptr) GTEST_SKIP() << why_not;
@@ -244,7 +258,7 @@ TEST_F(PosixBlockIoTest, a_read_only_file_system_is_told) {
               HasSubstr("the file system is read-only"));
 }
 
-TEST_F(PosixBlockIoTest, tmpfs_is_refused_unless_allowed_and_has_no_direct_io) {
+TEST_P(KernelBlockIoTest, tmpfs_is_refused_unless_allowed_and_has_no_direct_io) {
   std::error_code missing;
   if (!std::filesystem::is_directory("/dev/shm", missing)) GTEST_SKIP() << "no /dev/shm";
   const ScratchDirectory memory("/dev/shm");
@@ -256,20 +270,20 @@ TEST_F(PosixBlockIoTest, tmpfs_is_refused_unless_allowed_and_has_no_direct_io) {
   EXPECT_EQ(prepare(memory.path(), "/run/rank-0", true).text, "no error");
 
   std::vector<std::string> lines;
-  PosixBlockIo io({.threads = 2, .direct = true, .log = [&](LogLevel level, std::string_view line) {
-                     EXPECT_EQ(level, LogLevel::warning);
-                     lines.emplace_back(line);
-                   }});
+  const auto io = make(true, [&](LogLevel level, std::string_view line) {
+    EXPECT_EQ(level, LogLevel::warning);
+    lines.emplace_back(line);
+  });
   const std::string directory = memory.path() + "/run/rank-0";
-  const FileId first = io.open({directory + "/a", 64_KiB});
-  const FileId second = io.open({directory + "/b", 64_KiB});
-  EXPECT_FALSE(io.direct(first));
+  const FileId first = io->open({directory + "/a", 64_KiB});
+  const FileId second = io->open({directory + "/b", 64_KiB});
+  EXPECT_FALSE(io->direct(first));
   EXPECT_THAT(lines, ElementsAre(AllOf(HasSubstr(directory), HasSubstr("page cache"))));
-  io.close(first, true);
-  io.close(second, true);
+  io->close(first, true);
+  io->close(second, true);
 }
 
-TEST_F(PosixBlockIoTest, a_full_disk_shows_at_open_with_the_bytes_missing) {
+TEST_P(KernelBlockIoTest, a_full_disk_shows_at_open_with_the_bytes_missing) {
   std::string why_not;
   const auto system = LoopFileSystem::mount({.size = 16_MiB}, why_not);
   if (system == nullptr) GTEST_SKIP() << why_not;
@@ -295,8 +309,8 @@ TEST_F(PosixBlockIoTest, a_full_disk_shows_at_open_with_the_bytes_missing) {
   io_->close(again, true);
 }
 
-TEST_F(PosixBlockIoTest, the_holder_of_a_file_is_named) {
-  const auto other = make_posix(true);
+TEST_P(KernelBlockIoTest, the_holder_of_a_file_is_named) {
+  const auto other = make(true);
   const FileId file = other->open({root() + "/data", 1_MiB});
   const Refusal told = open(root() + "/data", 1_MiB);
   EXPECT_EQ(told.code, ErrorCode::in_use);
@@ -305,7 +319,7 @@ TEST_F(PosixBlockIoTest, the_holder_of_a_file_is_named) {
   other->close(file, true);
 }
 
-TEST_F(PosixBlockIoTest, reading_a_file_that_was_truncated_is_short) {
+TEST_P(KernelBlockIoTest, reading_a_file_that_was_truncated_is_short) {
   IoRunner runner(*io_);
   const FileId file = io_->open({root() + "/data", 64_KiB});
   ASSERT_EQ(::truncate((root() + "/data").c_str(), 40000), 0);
@@ -315,8 +329,8 @@ TEST_F(PosixBlockIoTest, reading_a_file_that_was_truncated_is_short) {
 }
 
 // In a child: beyond RLIMIT_FSIZE a write and an open() are errors and no signal ends the process.
-void write_beyond_the_file_size_limit(const std::string& directory, bool direct) {
-  const auto io = make_posix(direct);
+void write_beyond_the_file_size_limit(BlockIo* io, const std::string& directory) {
+  const SignalsBlocked as_on_the_engine_thread;
   IoRunner runner(*io);
   const FileId file = io->open({directory + "/data", 1_MiB});
   const rlimit limit{.rlim_cur = 64 << 10, .rlim_max = 64 << 10};
@@ -330,26 +344,26 @@ void write_beyond_the_file_size_limit(const std::string& directory, bool direct)
   if (told.text.find("ulimit -f") == std::string::npos) std::_Exit(7);
   if (std::filesystem::exists(directory + "/other")) std::_Exit(8);
   io->close(file, true);
-  sigset_t pending;
-  sigpending(&pending);
-  std::_Exit(sigismember(&pending, SIGXFSZ) == 0 ? 0 : 9);
+  std::_Exit(0);
 }
 
-TEST_F(PosixBlockIoTest, the_file_size_limit_is_an_error_and_not_a_signal) {
+TEST_P(KernelBlockIoTest, the_file_size_limit_is_an_error_and_not_a_signal) {
   io_.reset();  // no threads across fork
   for (const bool direct : {true, false}) {
-    EXPECT_EXIT(write_beyond_the_file_size_limit(root(), direct), testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(write_beyond_the_file_size_limit(make(direct).get(), root()),
+                testing::ExitedWithCode(0), "");
   }
 }
 
 // A child that holds a file with writes in flight.
 class Holder {
  public:
-  explicit Holder(const std::string& path) {
+  using Make = std::function<std::unique_ptr<BlockIo>()>;
+  Holder(const std::string& path, const Make& make) {
     int ends[2];
     EXPECT_EQ(::pipe(ends), 0);
     pid_ = ::fork();
-    if (pid_ == 0) hold(path, ends[1]);
+    if (pid_ == 0) hold(path, make, ends[1]);
     ::close(ends[1]);
     char ready = 0;
     EXPECT_EQ(::read(ends[0], &ready, 1), 1) << "the child did not open its file";
@@ -368,8 +382,8 @@ class Holder {
   }
 
  private:
-  [[noreturn]] static void hold(const std::string& path, int ready) {
-    const auto io = make_posix(true);
+  [[noreturn]] static void hold(const std::string& path, const Make& make, int ready) {
+    const auto io = make();
     const FileId file = io->open({path, 32_MiB});
     std::vector<IoBuffer> buffers;
     std::vector<IoRequest> writes;
@@ -389,11 +403,11 @@ class Holder {
   pid_t pid_ = 0;
 };
 
-TEST_F(PosixBlockIoTest, a_killed_session_leaves_files_that_open_again) {
+TEST_P(KernelBlockIoTest, a_killed_session_leaves_files_that_open_again) {
   const std::string path = root() + "/data";
   io_.reset();  // no threads across fork
-  Holder holder(path);
-  io_ = make_posix(true);
+  Holder holder(path, [] { return make(true); });
+  io_ = make(true);
   const Refusal told = open(path, 32_MiB);
   EXPECT_EQ(told.code, ErrorCode::in_use);
   EXPECT_THAT(told.text, HasSubstr(fmt::format("process {} holds", holder.pid())));
@@ -404,71 +418,6 @@ TEST_F(PosixBlockIoTest, a_killed_session_leaves_files_that_open_again) {
   IoBuffer in(4_MiB);
   EXPECT_EQ(runner.read(file, 0, in.bytes()), 4 << 20);
   io_->close(file, true);
-}
-
-// finish_transfer against a scripted kernel: each call answers the next number.
-class Script {
- public:
-  explicit Script(std::deque<std::int64_t> answers) : answers_(std::move(answers)) {}
-  std::int64_t operator()(std::uint64_t done) {
-    positions.push_back(done);
-    if (answers_.empty()) {
-      ADD_FAILURE() << "one call too many";
-      return -EIO;
-    }
-    const std::int64_t answer = answers_.front();
-    answers_.pop_front();
-    return answer;
-  }
-  std::vector<std::uint64_t> positions;
-
- private:
-  std::deque<std::int64_t> answers_;
-};
-
-struct Finished {
-  std::int64_t result;
-  std::vector<std::uint64_t> positions;
-};
-
-Finished finish(bool reading, std::uint64_t size, std::uint64_t block,
-                std::deque<std::int64_t> answers) {
-  Script script(std::move(answers));
-  files::Transfer transfer(reading, Bytes{size}, Bytes{block});
-  while (transfer.advance(script(transfer.done())) != files::Transfer::Next::finished) {
-  }
-  return {transfer.result(), script.positions};
-}
-
-TEST(Transfer, short_transfers_and_interruptions_are_finished) {
-  for (const bool reading : {true, false}) {
-    const Finished whole = finish(reading, 4096, 512, {4096});
-    EXPECT_EQ(whole.result, 4096);
-    const Finished parts = finish(reading, 4096, 512, {512, -EINTR, 1024, -EAGAIN, 2560});
-    EXPECT_EQ(parts.result, 4096);
-    EXPECT_THAT(parts.positions, ElementsAre(0, 512, 512, 1536, 1536));
-    const Finished bytewise = finish(reading, 10, 1, {3, 6, 1});
-    EXPECT_EQ(bytewise.result, 10);
-    EXPECT_THAT(bytewise.positions, ElementsAre(0, 3, 9));
-    EXPECT_EQ(finish(reading, 0, 512, {0}).result, 0);
-  }
-}
-
-TEST(Transfer, an_error_is_the_result_whatever_moved_before) {
-  EXPECT_EQ(finish(true, 4096, 512, {1024, -EIO}).result, -EIO);
-  EXPECT_EQ(finish(false, 4096, 512, {1024, -ENOSPC}).result, -ENOSPC);
-}
-
-TEST(Transfer, only_a_read_ends_at_the_end_of_the_file) {
-  EXPECT_EQ(finish(true, 4096, 512, {1024, 0}).result, 1024);
-  EXPECT_EQ(finish(true, 4096, 512, {700}).result, 700);
-  EXPECT_EQ(finish(false, 4096, 512, {1024, 0}).result, -EIO);
-}
-
-TEST(Transfer, a_write_that_stops_inside_a_block_repeats_the_block) {
-  const Finished finished = finish(false, 4096, 512, {700, 3584});
-  EXPECT_EQ(finished.result, 4096);
-  EXPECT_THAT(finished.positions, ElementsAre(0, 512));
 }
 
 }  // namespace
