@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -38,20 +41,20 @@ TEST(Carver, HandsOutConsecutivePiecesAtMultiplesOf256) {
 }
 
 TEST(HostRegion, IsZeroedExactAndOnAHugePage) {
-  const HostRegion region(3_MiB + 5_B, nullptr);
+  const HostRegion region(3_MiB + 5_B, {});
   EXPECT_EQ(region.memory().size(), (3_MiB).value + 5);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(region.memory().data()) % (2_MiB).value, 0U);
   for (const std::size_t at : {std::size_t{0}, region.memory().size() - 1}) {
     EXPECT_EQ(region.memory()[at], std::byte{0});
     region.memory()[at] = std::byte{1};
   }
-  EXPECT_TRUE(HostRegion(0_B, nullptr).memory().empty());
+  EXPECT_TRUE(HostRegion(0_B, {}).memory().empty());
 }
 
 TEST(HostRegion, RefusesWhatNoProcessCanMap) {
   for (const Bytes size : {Bytes{~std::uint64_t{0}}, Bytes{std::uint64_t{1} << 60}}) {
     try {
-      const HostRegion region(size, nullptr);
+      const HostRegion region(size, {});
       FAIL() << size.value << " bytes were mapped";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::budget_exceeded);
@@ -67,9 +70,9 @@ TEST(HostRegion, RefusesWhatNoProcessCanMap) {
   // Root may lock whatever the limit says.
   if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) std::_Exit(8);
   std::vector<std::string> warnings;
-  const HostRegion region(1_MiB, [&](LogLevel level, std::string_view message) {
-    if (level == LogLevel::warning) warnings.emplace_back(message);
-  });
+  const HostRegion region(1_MiB, {.log = [&](LogLevel level, std::string_view message) {
+                            if (level == LogLevel::warning) warnings.emplace_back(message);
+                          }});
   std::memset(region.memory().data(), 1, region.memory().size());
   const bool told = warnings.size() == 1 && warnings[0].find("ulimit -l") != std::string::npos;
   std::_Exit(told ? 0 : 1);
@@ -81,6 +84,49 @@ TEST(HostRegionDeathTest, TellsOnceThatMemoryStaysUnpinnedAndWorks) {
   GTEST_SKIP() << "sanitizers replace mlock by a function that does nothing";
 #endif
   EXPECT_EXIT(map_without_the_right_to_lock(), ::testing::ExitedWithCode(0), "");
+}
+
+// The memory is there before its first use, so that a shortage shows at open().
+TEST(HostRegion, IsInRamFromTheStart) {
+  const HostRegion region(8_MiB, {});
+  std::vector<unsigned char> resident((8_MiB).value / 4096);
+  ASSERT_EQ(::mincore(region.memory().data(), region.memory().size(), resident.data()), 0);
+  for (const unsigned char page : resident) ASSERT_EQ(page & 1U, 1U);
+}
+
+// Ends the process: 0 when small pages are reported and warned of.
+[[noreturn]] void map_without_huge_pages() {
+  if (::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0) std::_Exit(9);
+  std::vector<std::string> warnings;
+  const HostRegion region(4_MiB, {.what = "staging memory",
+                                  .for_transfers = true,
+                                  .log = [&](LogLevel level, std::string_view message) {
+                                    if (level == LogLevel::warning) warnings.emplace_back(message);
+                                  }});
+  if (region.pages() == HostRegion::Pages::huge_tlb) std::_Exit(0);  // the pool has some
+  if (region.page_size() != 4_KiB) std::_Exit(1);
+  for (const std::string& warning : warnings) {
+    if (warning.find("staging memory: 4 MiB on 4 KiB pages") == 0) std::_Exit(0);
+  }
+  std::_Exit(2);
+}
+
+TEST(HostRegionDeathTest, TellsWhichPagesItGot) {
+  EXPECT_EXIT(map_without_huge_pages(), ::testing::ExitedWithCode(0), "");
+  std::string modes;
+  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled"), modes);
+  if (modes.find("[never]") != std::string::npos || modes.empty()) {
+    GTEST_SKIP() << "transparent huge pages are off here: " << modes;
+  }
+  std::vector<std::string> lines;
+  const HostRegion region(4_MiB, {.what = "staging memory",
+                                  .for_transfers = true,
+                                  .log = [&](LogLevel level, std::string_view message) {
+                                    if (level == LogLevel::info) lines.emplace_back(message);
+                                  }});
+  EXPECT_EQ(region.page_size(), 2_MiB);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_THAT(lines[0], ::testing::HasSubstr("staging memory: 4 MiB on 2 MiB pages"));
 }
 
 TEST(RangeAllocator, FirstFitAndJoinedHoles) {

@@ -498,34 +498,5 @@ TEST(SessionRanks, FailureOfOneRankAtOpenEndsAll) {
   EXPECT_NE(messages[1].find("nvme budget"), std::string::npos) << messages[1];
 }
 
-TEST(SessionFaults, EveryFailingOperationIsTold) {
-  const Config config = toy_config(kNvme, kNvme, kNvme);
-  const ToyOptions options{.steps = 2, .scale_elems = 3000};
-  for (const Fault fault : {Fault::io_error, Fault::no_space, Fault::short_transfer}) {
-    std::uint64_t failed = 0;
-    for (std::uint64_t k = 0; k < 100000; ++k) {
-      auto disk = std::make_unique<SimulatedDisk>(
-          SimulatedDisk::Options{.delivery = SimulatedDisk::Delivery::background});
-      SimulatedDisk* faults = disk.get();
-      disk->fail(fault, k);
-      Backends backends = cpu_backends(config, create_self_communicator());
-      backends.block_io = std::move(disk);
-      bool injected = false;
-      try {
-        run_toy(options, config, std::move(backends),
-                [&](Session&) { injected = !faults->injected().empty(); });
-        EXPECT_FALSE(injected) << "operation " << k << " failed silently";
-        break;
-      } catch (const Error& error) {
-        ++failed;
-        EXPECT_NE(std::string(error.what()).find("nvme tier failed"), std::string::npos)
-            << error.what();
-        EXPECT_FALSE(error.context().path.empty());
-      }
-    }
-    EXPECT_GT(failed, 50U);
-  }
-}
-
 }  // namespace
 }  // namespace strata::test

@@ -23,6 +23,7 @@ ExitCode exit_code_of(strata::ErrorCode code) {
     case ErrorCode::not_supported:
     case ErrorCode::io:
     case ErrorCode::no_space:
+    case ErrorCode::corrupt:
     case ErrorCode::in_use: return ExitCode::io;
     case ErrorCode::rank_lost:
     case ErrorCode::diverged: return ExitCode::ranks;

@@ -20,6 +20,7 @@ enum class ErrorCode : std::uint8_t {
   budget_exceeded,   // a tier's budget cannot hold what was asked for
   io,                // a read, write, flush, open or directory operation failed
   no_space,          // ENOSPC, EDQUOT or EFBIG
+  corrupt,           // data that was read is not what was written
   in_use,            // another session holds the directory
   not_supported,     // this build or machine lacks what was asked for
   rank_lost,         // a peer did not answer within the timeout
@@ -46,10 +47,16 @@ class Error : public std::runtime_error {
   // what() is "<message>[: <errno text>][ (path ..., offset ..., unit ..., rank ...)]".
   Error(ErrorCode code, std::string_view message, ErrorContext context = {});
 
+  // The same error with "; <sentence>" behind its message.
+  Error with(std::string_view sentence) const;
+
   ErrorCode code() const noexcept { return code_; }
   const ErrorContext& context() const noexcept { return context_; }
 
  private:
+  struct Composed {};
+  Error(Composed, ErrorCode code, const std::string& text, ErrorContext context);
+
   ErrorCode code_;
   ErrorContext context_;
 };

@@ -13,6 +13,7 @@ namespace strata {
 
 enum class MemoryPurpose : std::uint8_t {
   at_rest,
+  spare_slots,
   gathers,
   gradient_buffer,
   gradient_sums,

@@ -15,6 +15,7 @@ std::string_view name_of(ErrorCode code) {
     case ErrorCode::budget_exceeded: return "budget_exceeded";
     case ErrorCode::io: return "io";
     case ErrorCode::no_space: return "no_space";
+    case ErrorCode::corrupt: return "corrupt";
     case ErrorCode::in_use: return "in_use";
     case ErrorCode::not_supported: return "not_supported";
     case ErrorCode::rank_lost: return "rank_lost";
@@ -47,6 +48,13 @@ std::string compose(std::string_view message, const ErrorContext& context) {
 
 Error::Error(ErrorCode code, std::string_view message, ErrorContext context)
     : std::runtime_error(compose(message, context)), code_(code), context_(std::move(context)) {}
+
+Error::Error(Composed, ErrorCode code, const std::string& text, ErrorContext context)
+    : std::runtime_error(text), code_(code), context_(std::move(context)) {}
+
+Error Error::with(std::string_view sentence) const {
+  return Error(Composed{}, code_, fmt::format("{}; {}", what(), sentence), context_);
+}
 
 ErrorCode io_error_code(int errnum) {
   return errnum == ENOSPC || errnum == EDQUOT || errnum == EFBIG ? ErrorCode::no_space

@@ -4,14 +4,18 @@ namespace strata {
 
 Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& device, BlockIo& io,
                ExtentStore& store, Communicator& communicator,
-               const EngineReservations& reservations, unsigned workers)
+               const EngineReservations& reservations, const EngineOptions& options)
     : g_(geometry),
       map_(map),
       device_(device),
-      store_(store),
       communicator_(communicator),
-      workers_(workers),
-      executor_(device, io, workers_),
+      workers_(options.workers),
+      executor_(device, io, workers_, options.io_timeout_ns),
+      tile_io_(executor_, store,
+               {.verify = options.verify,
+                .retry_ns = options.io_retry_ns,
+                .log = options.log,
+                .name = [this](ExtentId extent) { return name_of(extent); }}),
       copy_in_stream_(device.create_stream("copy in")),
       copy_out_stream_(device.create_stream("copy out")),
       collective_stream_(device.create_stream("collectives")),
@@ -29,6 +33,14 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
 Engine::~Engine() {
   drain();
   thread_.reset();
+}
+
+TileName Engine::name_of(ExtentId extent) const {
+  const ExtentOwner& owner = map_.owner(extent);
+  const Segment& segment = g_.layout.segments[owner.segment];
+  return {.kind = g_.table[owner.kind].name,
+          .unit = g_.layout.units[segment.unit.value].name,
+          .rank = g_.rank};
 }
 
 Event Engine::gather(UnitId unit) { return executor_.run_blocking(gather_task(unit)); }

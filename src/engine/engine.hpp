@@ -16,6 +16,7 @@
 #include "engine/executor.hpp"
 #include "engine/slab_pool.hpp"
 #include "engine/state_map.hpp"
+#include "engine/tile_io.hpp"
 #include "strata/communicator.hpp"
 
 namespace strata {
@@ -44,6 +45,14 @@ struct EngineReservations {
   Reservation& staging_checkpoint;
 };
 
+struct EngineOptions {
+  unsigned workers = 1;
+  bool verify = true;  // checksums of the nvme tier
+  std::int64_t io_retry_ns = 0;
+  std::int64_t io_timeout_ns = 0;
+  LogSink log;  // may be empty
+};
+
 struct EngineCounters {
   std::uint64_t host_to_device = 0;
   std::uint64_t device_to_host = 0;
@@ -55,7 +64,7 @@ class Engine {
  public:
   Engine(const StateGeometry& geometry, const StateMap& map, Device& device, BlockIo& io,
          ExtentStore& store, Communicator& communicator, const EngineReservations& reservations,
-         unsigned workers);
+         const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -141,8 +150,6 @@ class Engine {
                    std::vector<AdamWRun> runs) const;
 
   // transfer.cpp
-  Task<> file_transfer(IoOp op, std::uint32_t segment, const Extent& extent, KindId kind,
-                       std::byte* data);
   Task<> store_task(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);
   Task<> load_task(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);
   Task<SlabSet> borrow_task(std::size_t count);
@@ -160,16 +167,21 @@ class Engine {
   Bytes tile_bytes(const Tile& tile, DType dtype) const {
     return tile.count_elems * size_of(dtype);
   }
+  TileBuffer on_nvme(std::uint32_t segment, std::uint32_t tile, KindId kind,
+                     std::byte* data) const {
+    return {.extent = map_.tile(segment, tile).homes[kind.value].extent, .data = data};
+  }
+  TileName name_of(ExtentId extent) const;
   bool accumulates() const { return g_.table.accumulates; }
 
   const StateGeometry& g_;
   const StateMap& map_;
   Device& device_;
-  ExtentStore& store_;
   Communicator& communicator_;
 
   WorkerPool workers_;
   Executor executor_;
+  TileIo tile_io_;
   StreamId copy_in_stream_;   // host -> device, and parameters at rest -> gather slots
   StreamId copy_out_stream_;  // device -> host
   StreamId collective_stream_;

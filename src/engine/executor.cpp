@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <utility>
@@ -12,8 +13,8 @@
 
 namespace strata {
 
-Executor::Executor(Device& device, BlockIo& io, WorkerPool& workers)
-    : device_(device), io_(io), workers_(workers) {}
+Executor::Executor(Device& device, BlockIo& io, WorkerPool& workers, std::int64_t io_timeout_ns)
+    : device_(device), io_(io), workers_(workers), io_timeout_ns_(io_timeout_ns) {}
 
 void Executor::wake() {
   const std::scoped_lock lock(mutex_);
@@ -32,26 +33,83 @@ void Executor::raise_wake_event() {
 
 void Executor::IoAwaiter::await_suspend(std::coroutine_handle<> awaiter) {
   handle = awaiter;
-  request.tag = reinterpret_cast<std::uint64_t>(this);
+  if (executor.free_operations_.empty()) {
+    executor.free_operations_.push_back(static_cast<std::uint32_t>(executor.operations_.size()));
+    executor.operations_.emplace_back();
+  }
+  const std::uint32_t index = executor.free_operations_.back();
+  executor.free_operations_.pop_back();
+  executor.operations_[index] = {.waiter = this,
+                                 .memory = {request.data, request.size.value},
+                                 .deadline_ns = executor.clock_.now_ns() + executor.io_timeout_ns_,
+                                 .running = true};
+  request.tag = index;
   executor.unsubmitted_.push_back(request);
+}
+
+bool Executor::io_owns(std::span<const std::byte> memory) const {
+  return overdue_ > 0 && std::ranges::any_of(operations_, [&](const Operation& operation) {
+           return operation.running && operation.waiter == nullptr &&
+                  operation.memory.data() < memory.data() + memory.size() &&
+                  memory.data() < operation.memory.data() + operation.memory.size();
+         });
+}
+
+void Executor::collect_posted() {
+  const std::scoped_lock lock(mutex_);
+  if (std::exchange(awake_, false)) wake_event_.clear();
+  ready_.insert(ready_.end(), posted_.begin(), posted_.end());
+  posted_.clear();
+}
+
+void Executor::collect_results() {
+  std::array<IoResult, 64> results;
+  for (std::size_t count = io_.poll(results); count > 0; count = io_.poll(results)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto index = static_cast<std::uint32_t>(results[i].tag);
+      Operation& operation = operations_[index];
+      operation.running = false;
+      free_operations_.push_back(index);
+      if (operation.waiter == nullptr) {
+        --overdue_;
+        continue;
+      }
+      operation.waiter->result = results[i].result;
+      ready_.push_back(operation.waiter->handle);
+    }
+  }
+}
+
+// Timers, and waiters of requests without an answer.
+void Executor::collect_due() {
+  if (timers_.empty() && free_operations_.size() == operations_.size()) return;
+  const std::int64_t now_ns = clock_.now_ns();
+  std::erase_if(timers_, [&](const Timer& timer) {
+    if (timer.due_ns > now_ns) return false;
+    ready_.push_back(timer.handle);
+    return true;
+  });
+  if (now_ns >= next_overdue_check_ns_) give_up_overdue(now_ns);
+}
+
+void Executor::give_up_overdue(std::int64_t now_ns) {
+  next_overdue_check_ns_ = now_ns + io_timeout_ns_ / 4;
+  for (Operation& operation : operations_) {
+    if (operation.waiter == nullptr || !operation.running || operation.deadline_ns > now_ns) {
+      continue;
+    }
+    IoAwaiter& waiter = *std::exchange(operation.waiter, nullptr);
+    ++overdue_;
+    waiter.result = kNoAnswer;
+    ready_.push_back(waiter.handle);
+  }
 }
 
 bool Executor::run_once() {
   bool progress = false;
-  {
-    const std::scoped_lock lock(mutex_);
-    if (std::exchange(awake_, false)) wake_event_.clear();
-    ready_.insert(ready_.end(), posted_.begin(), posted_.end());
-    posted_.clear();
-  }
-  std::array<IoResult, 64> results;
-  for (std::size_t count = io_.poll(results); count > 0; count = io_.poll(results)) {
-    for (std::size_t i = 0; i < count; ++i) {
-      auto* awaiter = reinterpret_cast<IoAwaiter*>(results[i].tag);
-      awaiter->result = results[i].result;
-      ready_.push_back(awaiter->handle);
-    }
-  }
+  collect_posted();
+  collect_results();
+  collect_due();
   while (!ready_.empty()) {
     progress = true;
     running_.swap(ready_);
@@ -66,10 +124,22 @@ bool Executor::run_once() {
   return progress;
 }
 
+int Executor::poll_timeout_ms() const {
+  std::optional<std::int64_t> next_ns;
+  for (const Timer& timer : timers_)
+    next_ns = std::min(next_ns.value_or(timer.due_ns), timer.due_ns);
+  if (free_operations_.size() < operations_.size()) {
+    next_ns = std::min(next_ns.value_or(next_overdue_check_ns_), next_overdue_check_ns_);
+  }
+  if (!next_ns) return -1;
+  const std::int64_t wait_ns = std::max<std::int64_t>(*next_ns - clock_.now_ns(), 0);
+  return static_cast<int>(std::min<std::int64_t>(wait_ns / 1'000'000 + 1, 60'000));
+}
+
 void Executor::wait() {
   std::array<pollfd, 2> sources{pollfd{wake_event_.descriptor(), POLLIN, 0},
                                 pollfd{io_.descriptor(), POLLIN, 0}};
-  const int result = ::poll(sources.data(), sources.size(), -1);
+  const int result = ::poll(sources.data(), sources.size(), poll_timeout_ms());
   STRATA_ASSERT(result >= 0 || errno == EINTR, fmt::format("poll: errno {}", errno));
 }
 

@@ -9,8 +9,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <coroutine>
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <type_traits>
 #include <variant>
@@ -20,13 +23,16 @@
 #include "engine/task.hpp"
 #include "engine/worker_pool.hpp"
 #include "strata/block_io.hpp"
+#include "strata/clock.hpp"
 #include "strata/device.hpp"
 
 namespace strata {
 
 class Executor {
  public:
-  Executor(Device& device, BlockIo& io, WorkerPool& workers);
+  // A request without an answer for `io_timeout_ns` counts as failed.
+  Executor(Device& device, BlockIo& io, WorkerPool& workers,
+           std::int64_t io_timeout_ns = kDefaultIoTimeoutNs);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -50,8 +56,16 @@ class Executor {
   // Starts a task in `group` on the loop, after everything posted before. Does not block.
   void start(TaskGroup& group, Task<> task) { start_on_loop(*this, group, std::move(task)); }
 
-  // co_await io(request): bytes moved or -errno.
+  // co_await io(request): bytes moved or -errno, or kNoAnswer: the disk still owns the memory.
+  static constexpr std::int64_t kNoAnswer = std::numeric_limits<std::int64_t>::min();
   auto io(const IoRequest& request) { return IoAwaiter{*this, request}; }
+  // co_await pause(ns): resumes after that time.
+  auto pause(std::int64_t duration_ns) {
+    return PauseAwaiter{*this, clock_.now_ns() + duration_ns};
+  }
+  // Whether memory belongs to a request whose waiter has been told kNoAnswer. Loop thread only.
+  bool io_owns(std::span<const std::byte> memory) const;
+  bool has_overdue_io() const { return overdue_ > 0; }
   // co_await event(e): resumes once the event has fired.
   auto event(Event event) { return EventAwaiter{*this, event}; }
   // co_await work(function): runs it on a worker.
@@ -70,6 +84,29 @@ class Executor {
     bool await_ready() { return false; }
     void await_suspend(std::coroutine_handle<> awaiter);
     std::int64_t await_resume() { return result; }
+  };
+
+  // A request that was handed to the disk. It outlives its waiter when that was told of a timeout.
+  struct Operation {
+    IoAwaiter* waiter = nullptr;
+    std::span<const std::byte> memory;
+    std::int64_t deadline_ns = 0;
+    bool running = false;
+  };
+
+  struct PauseAwaiter {
+    Executor& executor;
+    std::int64_t until_ns;
+
+    bool await_ready() { return false; }
+    void await_suspend(std::coroutine_handle<> awaiter) {
+      executor.timers_.push_back({until_ns, awaiter});
+    }
+    void await_resume() {}
+  };
+  struct Timer {
+    std::int64_t due_ns;
+    std::coroutine_handle<> handle;
   };
 
   struct EventAwaiter {
@@ -121,15 +158,29 @@ class Executor {
     group.start(std::move(task));
   }
 
+  void collect_posted();
+  void collect_results();
+  void collect_due();
+  void give_up_overdue(std::int64_t now_ns);
+  int poll_timeout_ms() const;
+  void raise_wake_event();  // mutex_ is held
+
+  static constexpr std::int64_t kDefaultIoTimeoutNs = 60'000'000'000;
+
   Device& device_;
   BlockIo& io_;
   WorkerPool& workers_;
+  const std::int64_t io_timeout_ns_;
+  const SteadyClock clock_;
 
+  std::vector<Operation> operations_;  // by the tag of their request
+  std::vector<std::uint32_t> free_operations_;
+  std::size_t overdue_ = 0;  // operations whose waiter is gone
+  std::int64_t next_overdue_check_ns_ = 0;
+  std::vector<Timer> timers_;
   std::vector<std::coroutine_handle<>> ready_;
   std::vector<std::coroutine_handle<>> running_;  // scratch of run_once
   std::vector<IoRequest> unsubmitted_;
-
-  void raise_wake_event();  // mutex_ is held
 
   std::mutex mutex_;
   std::vector<std::coroutine_handle<>> posted_;  // guarded by mutex_, as below

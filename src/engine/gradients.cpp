@@ -130,23 +130,22 @@ Task<> Engine::add_on_nvme(std::uint32_t segment, std::uint32_t tile_index, cons
                            Contribution contribution) {
   const Tile& tile = tile_of(segment, tile_index);
   const TileState& state = map_.tile(segment, tile_index);
-  const Extent& extent = state.homes[kGradKind.value].extent;
   const DType dtype = g_.table[kGradKind].dtype;
   const SlabSet slabs = co_await gradient_slabs_.acquire(accumulates() ? 2 : 1);
   std::byte* landing = slabs[0].data();
   std::byte* rest = accumulates() ? slabs[1].data() : landing;
   copy_out(copy_out_stream_, landing, wire, tile_bytes(tile, g_.table.wire));
   co_await executor_.event(device_.record(copy_out_stream_));
-  if (!contribution.first) {
-    co_await file_transfer(IoOp::read, segment, extent, kGradKind, rest);
-  }
-  co_await executor_.work([&] {
+  TileBuffer at_rest = on_nvme(segment, tile_index, kGradKind, rest);
+  const std::span<const TileBuffer> inputs(&at_rest, contribution.first ? 0 : 1);
+  if (!contribution.first) co_await tile_io_.fetch(at_rest, IoPriority::stage);
+  co_await tile_io_.process(inputs, std::span(&at_rest, 1), [&] {
     if (accumulates()) {
       run_on_host(accumulate_op(tile, rest, landing, g_.table.wire, contribution.first));
     }
     if (contribution.last) sum_on_host(tile, rest, dtype, state.host_sums);
   });
-  co_await file_transfer(IoOp::write, segment, extent, kGradKind, rest);
+  co_await tile_io_.store(at_rest);
 }
 
 // Sums a gradient whose last declared reduction did not come.
@@ -163,7 +162,8 @@ Task<> Engine::sum_gradient(std::uint32_t segment, std::uint32_t tile_index) {
   const SlabSet slab = co_await gradient_slabs_.acquire(in_file ? 1 : 0);
   const std::byte* rest = in_file ? slab[0].data() : home.memory;
   if (in_file) {
-    co_await file_transfer(IoOp::read, segment, home.extent, kGradKind, slab[0].data());
+    co_await tile_io_.read(on_nvme(segment, tile_index, kGradKind, slab[0].data()),
+                           IoPriority::stage);
   }
   co_await executor_.work(
       [&] { sum_on_host(tile, rest, g_.table[kGradKind].dtype, state.host_sums); });

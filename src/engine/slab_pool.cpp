@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/check.hpp"
+#include "strata/error.hpp"
 
 namespace strata {
 
@@ -44,12 +46,22 @@ SlabPool::SlabPool(Executor& executor, Reservation& reservation,
 }
 
 SlabPool::~SlabPool() {
-  STRATA_ASSERT(free_.size() == slabs_.size() && waiting_.empty(), "a pool ends while it is used");
+  for (const std::uint32_t slab : kept_) {
+    STRATA_ASSERT(!executor_.io_owns(slabs_[slab]), "a pool ends while the disk owns a slab");
+  }
+  STRATA_ASSERT(free_.size() + kept_.size() == slabs_.size() && waiting_.empty(),
+                "a pool ends while it is used");
+}
+
+void SlabPool::throw_kept() {
+  throw Error(ErrorCode::io, "the disk has not answered and still owns staging memory",
+              {.errnum = ETIMEDOUT});
 }
 
 bool SlabPool::grant_now(Awaiter& awaiter) {
   STRATA_ASSERT(awaiter.count <= std::min(slabs_.size(), SlabSet::kMost),
                 fmt::format("{} slabs asked of a pool of {}", awaiter.count, slabs_.size()));
+  if (!kept_.empty()) return true;  // await_resume() throws
   if (!waiting_.empty() || free_.size() < awaiter.count) return false;
   awaiter.granted = take(awaiter.count);
   return true;
@@ -69,7 +81,13 @@ SlabSet SlabPool::take(std::size_t count) {
 }
 
 void SlabPool::give_back(std::span<const std::uint32_t> slabs) {
-  free_.insert(free_.end(), slabs.begin(), slabs.end());
+  for (const std::uint32_t slab : slabs) {
+    (executor_.io_owns(slabs_[slab]) ? kept_ : free_).push_back(slab);
+  }
+  while (!kept_.empty() && !waiting_.empty()) {
+    executor_.make_ready(waiting_.front()->handle);
+    waiting_.pop_front();
+  }
   while (!waiting_.empty() && waiting_.front()->count <= free_.size()) {
     Awaiter* next = waiting_.front();
     waiting_.pop_front();

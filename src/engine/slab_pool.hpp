@@ -48,7 +48,9 @@ class SlabPool {
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
 
-  // co_await acquire(n) gives a SlabSet of n. Pre (asserted): n is at most what the pool has.
+  // co_await acquire(n) gives a SlabSet of n. Throws Error(io) once a request that never got its
+  // answer keeps a slab of this pool: others might wait for it forever. Pre (asserted): n is at
+  // most what the pool has.
   auto acquire(std::size_t count) { return Awaiter{*this, count, {}, {}}; }
   std::size_t free() const { return free_.size(); }
 
@@ -65,9 +67,13 @@ class SlabPool {
       handle = awaiter;
       pool.waiting_.push_back(this);
     }
-    SlabSet await_resume() { return std::move(granted); }
+    SlabSet await_resume() {
+      if (granted.size() < count) throw_kept();
+      return std::move(granted);
+    }
   };
 
+  [[noreturn]] static void throw_kept();
   bool grant_now(Awaiter& awaiter);
   SlabSet take(std::size_t count);
   void give_back(std::span<const std::uint32_t> slabs);
@@ -76,6 +82,7 @@ class SlabPool {
   Reservation& reservation_;
   const std::vector<std::span<std::byte>> slabs_;
   std::vector<std::uint32_t> free_;
+  std::vector<std::uint32_t> kept_;  // given back, but still owned by requests without an answer
   std::deque<Awaiter*> waiting_;
 };
 

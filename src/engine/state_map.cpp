@@ -6,8 +6,7 @@ namespace strata {
 namespace {
 
 Bytes host_bytes(const StateGeometry& g) {
-  Bytes sum = g.staging.total() * g.staging.slab;
-  sum += all_gradient_sums_bytes(g.layout, g.placement, Tier::host);
+  Bytes sum = all_gradient_sums_bytes(g.layout, g.placement, Tier::host);
   for (std::size_t s = 0; s < g.layout.segments.size(); ++s) {
     const std::uint32_t kinds = Placement::kinds_of(g.layout.segments[s], g.table);
     for (const Tile& tile : g.placement.tiles[s]) {
@@ -32,47 +31,58 @@ TileSums carve_sums(Carver& carver, const Tile& tile) {
 
 }  // namespace
 
-StateMap::StateMap(const StateGeometry& g, Device& device, ExtentStore& store, const LogSink& log)
+StateMap::StateMap(const StateGeometry& g, Device& device, ExtentStore& store,
+                   std::uint32_t spare_slots, const LogSink& log)
     : device_(device),
-      host_(host_bytes(g), log),
+      staging_region_(g.staging.total() * g.staging.slab,
+                      {.what = "staging memory", .for_transfers = true, .log = log}),
+      host_(host_bytes(g), {.what = "the states in host memory", .log = log}),
       host_carver_(host_.memory()),
       device_carver_(device.arena()) {
   static_assert(kPieceAlign == kPieceRounding && kExtentAlign == kExtentRounding);
-  // Slabs first: they begin on a huge page and so suit direct I/O.
-  staging_.gather = carve_slabs(host_carver_, g.staging.gather, g.staging.slab);
-  staging_.gradient = carve_slabs(host_carver_, g.staging.gradient, g.staging.slab);
-  staging_.update = carve_slabs(host_carver_, g.staging.update, g.staging.slab);
-  staging_.checkpoint = carve_slabs(host_carver_, g.staging.checkpoint, g.staging.slab);
-  for (std::size_t s = 0; s < g.layout.segments.size(); ++s) {
+  Carver slabs(staging_region_.memory());
+  staging_.gather = carve_slabs(slabs, g.staging.gather, g.staging.slab);
+  staging_.gradient = carve_slabs(slabs, g.staging.gradient, g.staging.slab);
+  staging_.update = carve_slabs(slabs, g.staging.update, g.staging.slab);
+  staging_.checkpoint = carve_slabs(slabs, g.staging.checkpoint, g.staging.slab);
+  for (std::uint32_t s = 0; s < g.layout.segments.size(); ++s) {
     const Segment& segment = g.layout.segments[s];
     std::vector<TileState>& tiles = tiles_.emplace_back();
     for (const Tile& tile : g.placement.tiles[s]) {
       tiles.push_back(
-          place(tile, Placement::kinds_of(segment, g.table), segment.trainable, g.table, store));
+          place(s, tile, Placement::kinds_of(segment, g.table), segment.trainable, g.table, store));
     }
   }
   at_rest_ = device.arena().first(device.arena().size() - device_carver_.left().value);
   gather_slots_ = carve_slabs(device_carver_, g.max_live_units, g.gather_slot);
   gradient_slot_ = device_carver_.carve(g.gradient_slot);
   surplus_ = device.arena().last(device_carver_.left().value);
-  if (!host_.memory().empty()) device_.register_host(host_.memory());
+  store.add_spares(spare_slots);
+  for (const HostRegion* region : {&staging_region_, &host_}) {
+    if (!region->memory().empty()) device_.register_host(region->memory());
+  }
   if (!at_rest_.empty()) device_.note_lease(at_rest_);
 }
 
 StateMap::~StateMap() {
   if (!at_rest_.empty()) device_.note_release(at_rest_);
-  if (!host_.memory().empty()) device_.unregister_host(host_.memory());
+  for (const HostRegion* region : {&staging_region_, &host_}) {
+    if (!region->memory().empty()) device_.unregister_host(region->memory());
+  }
 }
 
-TileState StateMap::place(const Tile& tile, std::uint32_t kinds, bool trainable,
-                          const StateTable& table, ExtentStore& store) {
+TileState StateMap::place(std::uint32_t segment, const Tile& tile, std::uint32_t kinds,
+                          bool trainable, const StateTable& table, ExtentStore& store) {
   TileState state;
   for (std::uint32_t k = 0; k < kinds; ++k) {
     const Bytes size = tile.count_elems * table.bytes_per_elem(KindId{k});
     switch (tile.homes[k]) {
       case Tier::device: state.homes[k].memory = device_carver_.carve(size).data(); break;
       case Tier::host: state.homes[k].memory = host_carver_.carve(size).data(); break;
-      case Tier::nvme: state.homes[k].extent = store.allocate(size); break;
+      case Tier::nvme:
+        state.homes[k].extent = store.add(size, k);
+        owners_.push_back({segment, KindId{k}});
+        break;
     }
   }
   if (trainable) {

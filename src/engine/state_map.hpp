@@ -24,7 +24,7 @@ namespace strata {
 
 struct TileHome {
   std::byte* memory = nullptr;  // device or host tier
-  Extent extent;                // nvme tier
+  ExtentId extent;              // nvme tier
 };
 
 // Where a tile's canonical sums are written: blocks, then the flag.
@@ -56,29 +56,42 @@ struct StagingMemory {
   std::vector<std::span<std::byte>> gather, gradient, update, checkpoint;
 };
 
+// What an extent holds.
+struct ExtentOwner {
+  std::uint32_t segment = 0;
+  KindId kind;
+};
+
 class StateMap {
  public:
-  StateMap(const StateGeometry& geometry, Device& device, ExtentStore& store, const LogSink& log);
+  // `spare_slots`: see nvme.spare_slots.
+  StateMap(const StateGeometry& geometry, Device& device, ExtentStore& store,
+           std::uint32_t spare_slots, const LogSink& log);
   ~StateMap();
 
   const TileState& tile(std::uint32_t segment, std::uint32_t tile) const {
     return tiles_[segment][tile];
   }
+  const ExtentOwner& owner(ExtentId extent) const { return owners_[extent.value]; }
   const StagingMemory& staging() const { return staging_; }
+  // All staging slabs together: what transfers use.
+  std::span<std::byte> staging_memory() const { return staging_region_.memory(); }
   const std::vector<std::span<std::byte>>& gather_slots() const { return gather_slots_; }
   std::span<std::byte> gradient_slot() const { return gradient_slot_; }
   // Device bytes behind everything that the floor needs.
   std::span<std::byte> device_surplus() const { return surplus_; }
 
  private:
-  TileState place(const Tile& tile, std::uint32_t kinds, bool trainable, const StateTable& table,
-                  ExtentStore& store);
+  TileState place(std::uint32_t segment, const Tile& tile, std::uint32_t kinds, bool trainable,
+                  const StateTable& table, ExtentStore& store);
 
   Device& device_;
+  HostRegion staging_region_;
   HostRegion host_;
   Carver host_carver_;
   Carver device_carver_;
   std::vector<std::vector<TileState>> tiles_;
+  std::vector<ExtentOwner> owners_;  // by extent
   StagingMemory staging_;
   std::vector<std::span<std::byte>> gather_slots_;
   std::span<std::byte> gradient_slot_;

@@ -135,6 +135,8 @@ class TaskGroup {
   }
 
   bool idle() const { return running_ == 0; }
+  // A task has failed since the last join.
+  bool failed() const { return error_ != nullptr; }
 
   // Resumes when no task runs and gives the first exception since the last join, or null. For
   // callers that must clean up with further awaits before they rethrow. One joiner at a time.

@@ -7,28 +7,11 @@
 #include "strata/error.hpp"
 
 namespace strata {
+namespace {
 
-// Where an I/O result becomes an Error: the one place for the NVMe tier.
-Task<> Engine::file_transfer(IoOp op, std::uint32_t segment, const Extent& extent, KindId kind,
-                             std::byte* data) {
-  const IoRequest request = store_.request(op, extent, data);
-  const std::int64_t result = co_await executor_.io(request);
-  if (result == static_cast<std::int64_t>(request.size.value)) co_return;
-  const bool reading = op == IoOp::read;
-  const int errnum = result < 0 ? static_cast<int>(-result) : 0;
-  throw Error(
-      io_error_code(errnum),
-      fmt::format(
-          "{} {} {} the nvme tier failed{}; the step was not completed",
-          reading ? "reading" : "writing", g_.table[kind].name, reading ? "from" : "to",
-          result >= 0 ? fmt::format(" after {} bytes (the file was truncated)", result) : ""),
-      {.errnum = errnum,
-       .path = store_.path_of(extent),
-       .offset_bytes = extent.offset_bytes,
-       .size = request.size,
-       .unit = g_.layout.units[g_.layout.segments[segment].unit.value].name,
-       .rank = g_.rank});
-}
+constexpr std::int64_t kOverduePauseNs = 1'000'000;
+
+}  // namespace
 
 Task<> Engine::store_task(std::uint32_t segment, std::uint32_t tile_index, KindId kind,
                           std::byte* data) {
@@ -41,7 +24,7 @@ Task<> Engine::store_task(std::uint32_t segment, std::uint32_t tile_index, KindI
       co_await executor_.event(device_.record(copy_in_stream_));
       break;
     case Tier::host: std::memcpy(home.memory, data, size.value); break;
-    case Tier::nvme: co_await file_transfer(IoOp::write, segment, home.extent, kind, data); break;
+    case Tier::nvme: co_await tile_io_.write(on_nvme(segment, tile_index, kind, data)); break;
   }
 }
 
@@ -56,7 +39,9 @@ Task<> Engine::load_task(std::uint32_t segment, std::uint32_t tile_index, KindId
       co_await executor_.event(device_.record(copy_out_stream_));
       break;
     case Tier::host: std::memcpy(data, home.memory, size.value); break;
-    case Tier::nvme: co_await file_transfer(IoOp::read, segment, home.extent, kind, data); break;
+    case Tier::nvme:
+      co_await tile_io_.read(on_nvme(segment, tile_index, kind, data), IoPriority::stage);
+      break;
   }
 }
 
@@ -78,6 +63,8 @@ Task<> Engine::drain_task() {
   // Errors of reductions nobody waited for: the session has failed before, or is closing.
   [[maybe_unused]] const std::exception_ptr told = co_await reductions_.settle();
   co_await background_.join();
+  // Memory of a request without an answer is not ours to free.
+  while (executor_.has_overdue_io()) co_await executor_.pause(kOverduePauseNs);
 }
 
 void Engine::copy_in(StreamId stream, std::byte* device, const std::byte* host, Bytes size) {

@@ -1,30 +1,37 @@
 // The update: tiles of gradient, master and moments come to where the optimizer runs, and the new
 // master, moments and parameter go back to their homes.
-#include "base/check.hpp"
 #include "engine/engine.hpp"
+#include "strata/error.hpp"
 
 namespace strata {
 
 Task<> Engine::update_task(const std::vector<UnitId>& units, const TileRuns& runs) {
   TaskGroup tiles;
+  std::exception_ptr refused;
   for (const UnitId unit : units) {
     for (const std::uint32_t s : g_.layout.segments_of(unit)) {
       if (!g_.layout.segments[s].trainable) continue;
-      for (std::uint32_t t = 0; t < g_.placement.tiles[s].size(); ++t) {
+      for (std::uint32_t t = 0; t < g_.placement.tiles[s].size() && !tiles.failed() && !refused;
+           ++t) {
         const Tile& tile = tile_of(s, t);
         std::vector<AdamWRun> tile_runs = runs(s, tile);
         if (tile_runs.empty()) continue;
         if (updates_on_device(tile, g_.table)) {
           tiles.start(update_tile_on_device(s, t, std::move(tile_runs)));
-        } else {
-          // A tile starts when it has every slab it needs; the pool bounds the tiles in flight.
+          continue;
+        }
+        // A tile starts when it has every slab it needs; the pool bounds the tiles in flight.
+        try {
           SlabSet slabs = co_await update_slabs_.acquire(update_slabs(tile, g_.table));
           tiles.start(update_tile(s, t, std::move(tile_runs), std::move(slabs)));
+        } catch (const Error&) {
+          refused = std::current_exception();
         }
       }
     }
   }
   co_await tiles.join();
+  if (refused) std::rethrow_exception(refused);
 }
 
 AdamWOp Engine::adamw_op(const Tile& tile, const std::array<std::byte*, kMaxKinds>& at,
@@ -80,6 +87,10 @@ Task<> Engine::update_tile(std::uint32_t segment, std::uint32_t tile_index,
   const bool separate_param = g_.table.master != kParamKind;
 
   std::array<std::byte*, kMaxKinds> at{};
+  std::array<TileBuffer, kMaxKinds> inputs;
+  std::array<TileBuffer, kMaxKinds> outputs;
+  std::size_t input_count = 0;
+  std::size_t output_count = 0;
   TaskGroup reads;
   std::size_t next_slab = 0;
   for (std::uint32_t k = 0; k < g_.table.size(); ++k) {
@@ -89,19 +100,29 @@ Task<> Engine::update_tile(std::uint32_t segment, std::uint32_t tile_index,
     }
     at[k] = slabs[next_slab++].data();
     const bool only_written = KindId{k} == kParamKind && separate_param;
-    if (!only_written) reads.start(load_task(segment, tile_index, KindId{k}, at[k]));
+    if (tile.homes[k] == Tier::nvme) {
+      const TileBuffer buffer = on_nvme(segment, tile_index, KindId{k}, at[k]);
+      if (KindId{k} != kGradKind) outputs[output_count++] = buffer;
+      if (only_written) continue;
+      inputs[input_count++] = buffer;
+      reads.start(tile_io_.fetch(buffer, IoPriority::stage));
+    } else if (!only_written) {
+      reads.start(load_task(segment, tile_index, KindId{k}, at[k]));
+    }
   }
   co_await reads.join();
 
   const AdamWOp op = adamw_op(tile, at, std::move(runs));
-  co_await executor_.work([&] {
-    run_on_host(op);
-    fill_gaps(op);
-  });
+  co_await tile_io_.process(std::span<const TileBuffer>(inputs).first(input_count),
+                            std::span(outputs).first(output_count), [&] {
+                              run_on_host(op);
+                              fill_gaps(op);
+                            });
 
   TaskGroup writes;
+  for (std::size_t i = 0; i < output_count; ++i) writes.start(tile_io_.store(outputs[i]));
   for (std::uint32_t k = 0; k < g_.table.size(); ++k) {
-    if (tile.homes[k] == Tier::host || KindId{k} == kGradKind) continue;
+    if (tile.homes[k] != Tier::device || KindId{k} == kGradKind) continue;
     writes.start(store_task(segment, tile_index, KindId{k}, at[k]));
   }
   co_await writes.join();

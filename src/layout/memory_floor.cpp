@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "strata/bytes.hpp"
 #include "strata/error.hpp"
@@ -112,6 +113,20 @@ void for_each_tile(const Layout& layout, const Placement& placement, Visit&& vis
   }
 }
 
+// As ExtentStore::add_spares() makes them: for each size at most one for each extent of that size.
+Bytes spare_slot_bytes(const Layout& layout, const StateTable& table, const Placement& placement,
+                       std::uint32_t most_per_size) {
+  std::map<Bytes, std::uint32_t> extents;
+  for_each_tile(layout, placement, [&](const Segment& segment, const Tile& tile) {
+    for (std::uint32_t k = 0; k < Placement::kinds_of(segment, table); ++k) {
+      if (tile.homes[k] == Tier::nvme) ++extents[rest_bytes(tile, KindId{k}, table)];
+    }
+  });
+  Bytes sum;
+  for (const auto& [size, count] : extents) sum += size * std::min(count, most_per_size);
+  return sum;
+}
+
 }  // namespace
 
 Bytes gathered_bytes(const Layout& layout, const StateTable& table, UnitId unit) {
@@ -172,6 +187,8 @@ MemoryPlan plan_memory(const Layout& layout, const StateTable& table, const Plac
           at_rest[static_cast<std::size_t>(tier)]);
     }
   }
+  add(Tier::nvme, MemoryPurpose::spare_slots, "spare slots",
+      spare_slot_bytes(layout, table, placement, config.nvme.spare_slots));
   const auto [gather, gather_unit] =
       largest_unit(layout, [&](UnitId unit) { return gathered_bytes(layout, table, unit); });
   const auto [gradient, gradient_unit] =

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string>
 
 #include "strata/log.hpp"
 #include "strata/types.hpp"
@@ -30,21 +32,38 @@ class Carver {
   std::size_t used_ = 0;
 };
 
-// Anonymous memory on 2 MiB pages where the kernel gives them, locked where RLIMIT_MEMLOCK allows.
+// Anonymous memory, in RAM from the start (so that a shortage shows at open()), locked where
+// RLIMIT_MEMLOCK allows. On 2 MiB pages where the kernel gives them: from its pool (MAP_HUGETLB) if
+// asked for, then transparent ones (madvise(2)), then 4 KiB pages.
 class HostRegion {
  public:
-  // Throws Error(budget_exceeded) when the kernel refuses the mapping. Tells `log` once when the
-  // memory could not be locked. Blocks.
-  HostRegion(Bytes size, const LogSink& log);
+  enum class Pages : std::uint8_t { huge_tlb, transparent_huge, small };
+
+  struct Options {
+    std::string what = "host memory";  // for messages
+    bool for_transfers = false;        // tries the pool, and tells which pages were got
+    LogSink log;                       // may be empty
+  };
+
+  // Throws Error(budget_exceeded) when the kernel refuses the memory. Tells `log` once when it
+  // could not be locked. Blocks.
+  HostRegion(Bytes size, const Options& options);
   ~HostRegion();
   HostRegion(const HostRegion&) = delete;
   HostRegion& operator=(const HostRegion&) = delete;
 
   std::span<std::byte> memory() const { return memory_; }
+  Pages pages() const { return pages_; }
+  Bytes page_size() const;
 
  private:
+  bool map_from_pool(Bytes size);
+  void map_with_advice(Bytes size, const Options& options);
+  void tell_pages(const Options& options) const;
+
   std::span<std::byte> mapping_;
   std::span<std::byte> memory_;  // 2 MiB aligned part of the mapping
+  Pages pages_ = Pages::small;
 };
 
 }  // namespace strata

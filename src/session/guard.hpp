@@ -11,6 +11,11 @@ inline bool is_recoverable(ErrorCode code) {
   return code == ErrorCode::invalid_argument || code == ErrorCode::budget_exceeded;
 }
 
+// A loss of states, after which one asks what is left.
+inline bool is_of_storage(ErrorCode code) {
+  return code == ErrorCode::io || code == ErrorCode::no_space || code == ErrorCode::corrupt;
+}
+
 template <class Call>
 auto SessionImpl::guarded(Call&& call) {
   {
@@ -22,8 +27,10 @@ auto SessionImpl::guarded(Call&& call) {
   try {
     return call();
   } catch (const Error& error) {
-    if (!is_recoverable(error.code())) fail(error);
-    throw;
+    if (is_recoverable(error.code())) throw;
+    const Error told = is_of_storage(error.code()) ? error.with(whole_step()) : error;
+    fail(told);
+    throw told;
   }
 }
 

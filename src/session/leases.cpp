@@ -105,7 +105,8 @@ ScratchLease SessionImpl::scratch(Tier tier, Bytes size) {
   state->reservation =
       std::make_unique<Reservation>(budget, "scratch", round_up(size, kPieceAlign));
   if (tier == Tier::host) {
-    auto host = std::make_unique<HostRegion>(size, options_.log);
+    auto host = std::make_unique<HostRegion>(
+        size, HostRegion::Options{.what = "host scratch", .log = log_});
     device_->register_host(host->memory());
     state->memory = host->memory();
     state->host = std::move(host);

@@ -31,6 +31,23 @@ std::array<Bytes, kTierCount> budgets_of_rank(const Config& config, std::uint32_
           config.budgets.nvme / sharers};
 }
 
+namespace {
+
+std::int64_t in_ns(double seconds) {
+  return static_cast<std::int64_t>(std::llround(seconds * 1e9));
+}
+
+// A sink that is called from several threads, but never by two at once.
+LogSink one_at_a_time(const LogSink& sink) {
+  if (!sink) return {};
+  return [sink, mutex = std::make_shared<std::mutex>()](LogLevel level, std::string_view message) {
+    const std::scoped_lock lock(*mutex);
+    sink(level, message);
+  };
+}
+
+}  // namespace
+
 SessionImpl::SessionImpl(const Model& model, const Config& config, Backends backends,
                          SessionOptions options)
     : model_(model),
@@ -38,13 +55,15 @@ SessionImpl::SessionImpl(const Model& model, const Config& config, Backends back
       options_(std::move(options)),
       communicator_(std::move(backends.communicator)),
       device_(std::move(backends.device)),
-      io_(std::move(backends.block_io)) {
+      io_(std::move(backends.block_io)),
+      log_(one_at_a_time(options_.log)) {
   STRATA_ASSERT(communicator_ != nullptr, "a session needs a communicator");
 }
 
 SessionImpl::~SessionImpl() {
   engine_.reset();
   at_rest_.clear();
+  if (io_) io_->use_memory({});
   map_.reset();
   if (store_) store_->close();
   if (device_) device_->close();
@@ -62,7 +81,7 @@ void SessionImpl::open() {
       const Bytes budget = plan_.budgets[static_cast<std::size_t>(Tier::device)];
       device_ = make_device(budget - config_.outside.device);
     }
-    if (!io_) io_ = make_block_io(config_, options_.log);
+    if (!io_) io_ = make_block_io(config_, log_);
     allocate();
   } catch (const Error& error) {
     mine = error;
@@ -88,8 +107,13 @@ void SessionImpl::open() {
       .staging_gradient = reservation(Tier::host, MemoryPurpose::staging_gradient),
       .staging_update = reservation(Tier::host, MemoryPurpose::staging_update),
       .staging_checkpoint = reservation(Tier::host, MemoryPurpose::staging_checkpoint)};
-  engine_ = std::make_unique<Engine>(geometry_, *map_, *device_, *io_, *store_, *communicator_,
-                                     engine_reservations, config_.engine.workers);
+  engine_ = std::make_unique<Engine>(
+      geometry_, *map_, *device_, *io_, *store_, *communicator_, engine_reservations,
+      EngineOptions{.workers = config_.engine.workers,
+                    .verify = config_.nvme.verify == Config::Verify::always,
+                    .io_retry_ns = in_ns(config_.nvme.retry_s),
+                    .io_timeout_ns = in_ns(config_.nvme.timeout_s),
+                    .log = log_});
 }
 
 void SessionImpl::make_geometry() {
@@ -129,17 +153,20 @@ void SessionImpl::allocate() {
         std::make_unique<Reservation>(*budgets_[static_cast<std::size_t>(line.tier)], line.what,
                                       promised_later ? Bytes{} : line.size));
     const bool used_from_the_start =
-        line.purpose == MemoryPurpose::at_rest || line.purpose == MemoryPurpose::gradient_sums ||
+        line.purpose == MemoryPurpose::at_rest || line.purpose == MemoryPurpose::spare_slots ||
+        line.purpose == MemoryPurpose::gradient_sums ||
         line.purpose == MemoryPurpose::communicator || line.purpose == MemoryPurpose::outside;
     if (used_from_the_start) at_rest_.push_back(reservations_.back()->lease(line.size));
   }
   store_ = std::make_unique<ExtentStore>(
       *io_, ExtentStoreOptions{.directories = config_.nvme.directories,
+                               .weights = config_.nvme.weights,
                                .run = config_.nvme.run,
                                .rank = communicator_->rank(),
                                .allow_tmpfs = config_.nvme.allow_tmpfs});
-  map_ = std::make_unique<StateMap>(geometry_, *device_, *store_, options_.log);
+  map_ = std::make_unique<StateMap>(geometry_, *device_, *store_, config_.nvme.spare_slots, log_);
   surplus_ = RangeAllocator(map_->device_surplus());
+  io_->use_memory(map_->staging_memory());
   store_->open();
 }
 

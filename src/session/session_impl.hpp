@@ -93,6 +93,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   template <class Call>
   auto guarded(Call&& call);
   void fail(const Error& error) noexcept;
+  // Which step the states are whole at, as a clause of an error's message.
+  std::string whole_step() const;
   void require_step(bool active, std::string_view call) const;
   void agree(ProgramCall call, std::uint64_t detail = 0);
   void check_unit(UnitId unit) const;
@@ -115,6 +117,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<BlockIo> io_;
+  const LogSink log_;
   SteadyClock clock_;
 
   StateGeometry geometry_;
@@ -130,6 +133,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::vector<std::uint64_t> first_tensor_;    // by unit: global index of its first tensor
   std::vector<std::uint64_t> tensor_updates_;  // by global tensor index
   std::uint64_t completed_steps_ = 0;
+  bool applying_update_ = false;  // the states are between two steps
   StepState step_;
   PatternBook patterns_;
   std::mutex failure_mutex_;

@@ -53,6 +53,16 @@ void SessionImpl::fail(const Error& error) noexcept {
   communicator_->abort(error.what());
 }
 
+std::string SessionImpl::whole_step() const {
+  if (applying_update_) {
+    return fmt::format(
+        "step {} was being applied, so that no step is whole: go back to a checkpoint",
+        completed_steps_ + 1);
+  }
+  if (completed_steps_ == 0) return "no step was completed";
+  return fmt::format("step {} is whole", completed_steps_);
+}
+
 void SessionImpl::require_step(bool active, std::string_view call) const {
   if (step_.active == active) return;
   throw Error(ErrorCode::invalid_argument,
@@ -311,7 +321,9 @@ StepResult SessionImpl::end_step() {
       if (!result.skipped) {
         const Stopwatch watch(clock_, step_.seconds.update);
         result.clip_factor = clip_factor(result.grad_norm, config_.optimizer.clip_norm);
+        applying_update_ = true;
         apply_update(verdict, scale * result.clip_factor);
+        applying_update_ = false;
         result.updated = true;
         ++completed_steps_;
       }

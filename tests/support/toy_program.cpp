@@ -146,7 +146,14 @@ ToyResult run_toy(const ToyOptions& options, const Config& config, Backends back
   {
     Program program(session, options);
     program.initialize();
-    for (std::uint32_t i = 0; i < options.steps; ++i) result.steps.push_back(program.step(i));
+    const auto tell = [&](std::uint32_t completed) {
+      if (options.between_steps) options.between_steps(completed);
+    };
+    tell(0);
+    for (std::uint32_t i = 0; i < options.steps; ++i) {
+      result.steps.push_back(program.step(i));
+      tell(i + 1);
+    }
     result.weights_hash = session.weights_hash();
     result.states_hash = session.weights_hash(true);
     result.plan = session.memory_plan();

@@ -24,6 +24,8 @@ struct ToyOptions {
   std::uint32_t nonfinite_rank = 0;
   // Tensors of this unit are not marked present in odd steps.
   bool skip_last_unit_in_odd_steps = false;
+  // Called between initialize() and step 0, between steps, and after the last.
+  std::function<void(std::uint32_t completed_steps)> between_steps = {};
 };
 
 struct ToyResult {
