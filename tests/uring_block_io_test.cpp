@@ -50,7 +50,7 @@ TEST_F(UringBlockIoTest, memory_is_registered_and_other_memory_works_as_well) {
   named.fill(1);
   other.fill(2);
   EXPECT_EQ(runner.write(file, 0, named.bytes()), 1 << 20);
-  EXPECT_TRUE(io_->memory_is_registered());
+  EXPECT_TRUE(io_->uses_registered_memory());
   EXPECT_EQ(runner.write(file, 1 << 20, other.bytes()), 1 << 20);
   // Half inside the registered memory.
   EXPECT_EQ(runner.read(file, 1 << 20, named.bytes()), 1 << 20);
@@ -59,7 +59,7 @@ TEST_F(UringBlockIoTest, memory_is_registered_and_other_memory_works_as_well) {
   EXPECT_TRUE(other.holds(1));
   io_->use_memory({});
   EXPECT_EQ(runner.read(file, 1 << 20, other.bytes()), 1 << 20);
-  EXPECT_FALSE(io_->memory_is_registered());
+  EXPECT_FALSE(io_->uses_registered_memory());
   EXPECT_TRUE(other.holds(2));
   EXPECT_THAT(lines_, IsEmpty());
   io_->close(file, true);
@@ -79,7 +79,7 @@ TEST_F(UringBlockIoTest, memory_beyond_1_gib_is_registered_in_pieces) {
   IoRunner runner(*io_);
   memory.front() = std::byte{7};
   EXPECT_EQ(runner.write(file, 0, memory.first(4096)), 4096);
-  EXPECT_TRUE(io_->memory_is_registered());
+  EXPECT_TRUE(io_->uses_registered_memory());
   // The last piece, and a request across the border of two.
   EXPECT_EQ(runner.read(file, 0, memory.last(4096)), 4096);
   EXPECT_EQ(memory[kSize - 4096], std::byte{7});
@@ -107,7 +107,7 @@ void write_without_locked_memory(const std::string& directory, UringBlockIo& io,
     if (runner.write(file, 0, buffer.bytes()) != 1 << 20) std::_Exit(4);
     io.use_memory(buffer.bytes());
   }
-  if (io.memory_is_registered()) std::_Exit(5);
+  if (io.uses_registered_memory()) std::_Exit(5);
   if (lines.size() != 1) std::_Exit(6);
   if (lines[0].find("1 MiB of staging memory cannot be registered") != 0) std::_Exit(7);
   if (lines[0].find("ulimit -l") == std::string::npos) std::_Exit(8);

@@ -95,6 +95,8 @@ class BlockIo {
   // for each request; replaces what was named before, an empty span names none. The memory outlives
   // the adapter or the next call. Other memory works as well. Pre: nothing is in flight. Blocks.
   virtual void use_memory(std::span<std::byte> memory) { static_cast<void>(memory); }
+  // Whether requests on that memory use what was prepared; known once one was submitted.
+  virtual bool uses_registered_memory() const { return false; }
 
   virtual IoCounters counters() const = 0;
 };

@@ -77,6 +77,9 @@ struct AdamWOp {
 using ElementOp = std::variant<AccumulateOp, GradientStatsOp, AdamWOp>;
 
 // Runs `op` on the calling thread over host-addressable memory. Blocks until done.
+void run_on_host(const AccumulateOp& op);
+void run_on_host(const GradientStatsOp& op);
+void run_on_host(const AdamWOp& op);
 void run_on_host(const ElementOp& op);
 
 // Copies with conversion, round to nearest even. Blocks until done; host memory only.

@@ -63,7 +63,10 @@ class [[nodiscard]] GatherLease {
 
   // Valid in stream order until the lease ends.
   TensorView operator[](TensorId tensor) const;
+  // Throws Error(invalid_argument) for more than kMostStreams streams, `stream` of gather()
+  // included.
   void also_used_on(StreamId stream);
+  static constexpr std::size_t kMostStreams = 8;
 
  private:
   friend class SessionImpl;
@@ -71,7 +74,8 @@ class [[nodiscard]] GatherLease {
 
   std::shared_ptr<SessionImpl> session_;
   UnitId unit_;
-  std::vector<StreamId> streams_;
+  std::array<StreamId, kMostStreams> streams_;
+  std::size_t stream_count_ = 0;
 };
 
 // A zeroed gradient buffer for one unit, in the reduce dtype. Asking for a tensor marks it present

@@ -118,6 +118,9 @@ void run(const AdamWOp& op) {
 
 }  // namespace
 
+void run_on_host(const AccumulateOp& op) { run(op); }
+void run_on_host(const GradientStatsOp& op) { run(op); }
+void run_on_host(const AdamWOp& op) { run(op); }
 void run_on_host(const ElementOp& op) {
   std::visit([](const auto& one) { run(one); }, op);
 }

@@ -45,8 +45,8 @@ TileName Engine::name_of(ExtentId extent) const {
 
 Event Engine::gather(UnitId unit) { return executor_.run_blocking(gather_task(unit)); }
 
-void Engine::release_gather(UnitId unit, std::vector<Event> last_uses) {
-  executor_.start(background_, release_task(unit, std::move(last_uses)));
+void Engine::release_gather(UnitId unit, const LastUses& last_uses) {
+  executor_.start(background_, release_task(unit, last_uses));
 }
 
 std::span<std::byte> Engine::acquire_gradients(UnitId unit) {

@@ -7,6 +7,7 @@
 // Thread: the caller's, one at a time. Inside, all coroutines run on the engine thread.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "engine/slab_pool.hpp"
 #include "engine/state_map.hpp"
 #include "engine/tile_io.hpp"
+#include "engine/vector_pool.hpp"
 #include "strata/communicator.hpp"
 
 namespace strata {
@@ -33,8 +35,17 @@ struct LocalVerdict {
   double sum_of_squares = 0;  // of the unscaled gradients in this rank's shards
 };
 
-// The update of a tile: what AdamW applies to which of its elements. Empty: leave the tile alone.
-using TileRuns = std::function<std::vector<AdamWRun>(std::uint32_t segment, const Tile& tile)>;
+// The update of a tile: fills in what AdamW applies to which of its elements. Nothing: leave the
+// tile alone.
+using TileRuns =
+    std::function<void(std::uint32_t segment, const Tile& tile, std::vector<AdamWRun>& runs)>;
+
+// The last use of a gathered unit on each stream that used it.
+struct LastUses {
+  static constexpr std::size_t kMostStreams = 8;
+  std::array<Event, kMostStreams> events;
+  std::size_t count = 0;
+};
 
 struct EngineReservations {
   Reservation& gathers;
@@ -69,12 +80,15 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // For its coroutines.
+  FramePool& frames() { return executor_.frames(); }
+
   // The event after which the unit's parameters stand at gathered(). Throws Error(budget_exceeded)
   // when all gather slots are held by live leases. Blocks.
   Event gather(UnitId unit);
   std::span<std::byte> gathered(UnitId unit) const { return units_[unit.value].buffer; }
   // One holder less; the bytes return once `last_uses` have fired. Does not block.
-  void release_gather(UnitId unit, std::vector<Event> last_uses);
+  void release_gather(UnitId unit, const LastUses& last_uses);
 
   // The gradient buffer, its bytes unspecified. Throws Error(budget_exceeded) while it is lent.
   // Blocks until the buffer is free.
@@ -111,16 +125,22 @@ class Engine {
     Event ready;
     std::uint32_t holders = 0;
     std::vector<Event> last_uses;
+    std::vector<ShardedBuffer> parameter_buffers;
+    std::vector<ShardedBuffer> gradient_buffers;
   };
 
   // gather.cpp
   Task<Event> gather_task(UnitId unit);
   Task<> fetch_tile(std::uint32_t segment, std::uint32_t tile, std::byte* destination);
-  Task<> release_task(UnitId unit, std::vector<Event> last_uses);
+  Task<> release_task(UnitId unit, LastUses last_uses);
   Task<> free_slot(std::vector<Event> last_uses, SlabSet slot, std::span<std::byte> buffer);
   void require_gather_slot(UnitId unit) const;
-  std::vector<ShardedBuffer> sharded_buffers(UnitId unit, std::byte* base, DType dtype,
-                                             bool trainable_only) const;
+  // The unit's buffers at `base`; valid until the next call for the same unit.
+  std::span<const ShardedBuffer> parameter_buffers(UnitId unit, std::byte* base);
+  std::span<const ShardedBuffer> gradient_buffers(UnitId unit, std::byte* base);
+  std::span<const ShardedBuffer> place_buffers(UnitId unit, std::byte* base, DType dtype,
+                                               bool trainable_only,
+                                               std::vector<ShardedBuffer>& buffers) const;
 
   // gradients.cpp
   Task<std::span<std::byte>> acquire_gradients_task(UnitId unit);
@@ -201,6 +221,8 @@ class Engine {
   std::span<std::byte> gradient_buffer_;
   TaskGroup reductions_;  // their errors surface in finish_gradients()
   TaskGroup background_;  // releases; they cannot fail
+  VectorPool<Event> event_lists_;
+  VectorPool<AdamWRun> run_lists_;
 
   std::atomic<std::uint64_t> copied_in_ = 0;
   std::atomic<std::uint64_t> copied_out_ = 0;

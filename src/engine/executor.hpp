@@ -36,6 +36,8 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
+  // Where the coroutines that run on this loop have their frames.
+  FramePool& frames() { return frames_; }
   // Resumes `handle` on the loop's thread.
   void post(std::coroutine_handle<> handle);
   // Ends a wait().
@@ -167,6 +169,7 @@ class Executor {
 
   static constexpr std::int64_t kDefaultIoTimeoutNs = 60'000'000'000;
 
+  FramePool frames_;
   Device& device_;
   BlockIo& io_;
   WorkerPool& workers_;

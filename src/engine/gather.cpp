@@ -20,7 +20,7 @@ Task<Event> Engine::gather_task(UnitId unit) {
   device_.note_lease(buffer);
 
   const DType dtype = g_.table[kParamKind].dtype;
-  const std::vector<ShardedBuffer> buffers = sharded_buffers(unit, buffer.data(), dtype, false);
+  const std::span<const ShardedBuffer> buffers = parameter_buffers(unit, buffer.data());
   TaskGroup tiles;
   const auto segments = g_.layout.segments_of(unit);
   for (std::size_t i = 0; i < segments.size(); ++i) {
@@ -32,7 +32,9 @@ Task<Event> Engine::gather_task(UnitId unit) {
     }
   }
   if (const std::exception_ptr error = co_await tiles.settle()) {
-    background_.start(free_slot({device_.record(copy_in_stream_)}, std::move(slot), buffer));
+    std::vector<Event> copied = event_lists_.take();
+    copied.push_back(device_.record(copy_in_stream_));
+    background_.start(free_slot(std::move(copied), std::move(slot), buffer));
     std::rethrow_exception(error);
   }
   device_.wait(collective_stream_, device_.record(copy_in_stream_));
@@ -63,9 +65,19 @@ void Engine::require_gather_slot(UnitId unit) const {
       {.unit = g_.layout.units[unit.value].name});
 }
 
-std::vector<ShardedBuffer> Engine::sharded_buffers(UnitId unit, std::byte* base, DType dtype,
-                                                   bool trainable_only) const {
-  std::vector<ShardedBuffer> buffers;
+std::span<const ShardedBuffer> Engine::parameter_buffers(UnitId unit, std::byte* base) {
+  return place_buffers(unit, base, g_.table[kParamKind].dtype, false,
+                       units_[unit.value].parameter_buffers);
+}
+
+std::span<const ShardedBuffer> Engine::gradient_buffers(UnitId unit, std::byte* base) {
+  return place_buffers(unit, base, g_.table.wire, true, units_[unit.value].gradient_buffers);
+}
+
+std::span<const ShardedBuffer> Engine::place_buffers(UnitId unit, std::byte* base, DType dtype,
+                                                     bool trainable_only,
+                                                     std::vector<ShardedBuffer>& buffers) const {
+  buffers.clear();
   for (const std::uint32_t s : g_.layout.segments_of(unit)) {
     const Segment& segment = g_.layout.segments[s];
     if (trainable_only && !segment.trainable) continue;
@@ -96,20 +108,22 @@ Task<> Engine::fetch_tile(std::uint32_t segment, std::uint32_t tile_index, std::
   }
 }
 
-Task<> Engine::release_task(UnitId unit, std::vector<Event> last_uses) {
+Task<> Engine::release_task(UnitId unit, LastUses last_uses) {
   UnitState& state = units_[unit.value];
-  state.last_uses.insert(state.last_uses.end(), last_uses.begin(), last_uses.end());
+  const auto uses = std::span(last_uses.events).first(last_uses.count);
+  state.last_uses.insert(state.last_uses.end(), uses.begin(), uses.end());
   if (--state.holders > 0) co_return;
   --live_units_;
   // A last use was recorded on a stream that had waited for the collective, so it covers that too.
-  const std::vector<Event> events = std::exchange(state.last_uses, {});
-  co_await free_slot(events, std::move(state.slot), std::exchange(state.buffer, {}));
+  std::vector<Event> events = std::exchange(state.last_uses, event_lists_.take());
+  co_await free_slot(std::move(events), std::move(state.slot), std::exchange(state.buffer, {}));
 }
 
 Task<> Engine::free_slot(std::vector<Event> last_uses, SlabSet slot, std::span<std::byte> buffer) {
   const SlabSet held = std::move(slot);
   for (const Event event : last_uses) co_await executor_.event(event);
   device_.note_release(buffer);
+  event_lists_.give_back(std::move(last_uses));
 }
 
 }  // namespace strata

@@ -29,8 +29,7 @@ Task<> Engine::drop_gradients_task(Event last_use) {
 Task<> Engine::reduce_task(UnitId unit, Event written, Contribution contribution) {
   const SlabSet slot = std::move(lent_gradient_);
   const std::span<std::byte> buffer = gradient_buffer_;
-  const std::vector<ShardedBuffer> buffers =
-      sharded_buffers(unit, buffer.data(), g_.table.wire, true);
+  const std::span<const ShardedBuffer> buffers = gradient_buffers(unit, buffer.data());
   device_.wait(collective_stream_, written);
   communicator_.reduce_scatter(collective_stream_, buffers);
   reduced_ += (g_.layout.group_size - 1) * buffer.size() / g_.layout.group_size;

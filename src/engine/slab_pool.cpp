@@ -85,14 +85,12 @@ void SlabPool::give_back(std::span<const std::uint32_t> slabs) {
     (executor_.io_owns(slabs_[slab]) ? kept_ : free_).push_back(slab);
   }
   while (!kept_.empty() && !waiting_.empty()) {
-    executor_.make_ready(waiting_.front()->handle);
-    waiting_.pop_front();
+    executor_.make_ready(waiting_.pop().handle);
   }
-  while (!waiting_.empty() && waiting_.front()->count <= free_.size()) {
-    Awaiter* next = waiting_.front();
-    waiting_.pop_front();
-    next->granted = take(next->count);
-    executor_.make_ready(next->handle);
+  while (!waiting_.empty() && waiting_.front().count <= free_.size()) {
+    Awaiter& next = waiting_.pop();
+    next.granted = take(next.count);
+    executor_.make_ready(next.handle);
   }
 }
 

@@ -7,10 +7,10 @@
 
 #include <array>
 #include <cstddef>
-#include <deque>
 #include <span>
 #include <vector>
 
+#include "base/intrusive_queue.hpp"
 #include "engine/executor.hpp"
 #include "memory/budget.hpp"
 
@@ -51,7 +51,7 @@ class SlabPool {
   // co_await acquire(n) gives a SlabSet of n. Throws Error(io) once a request that never got its
   // answer keeps a slab of this pool: others might wait for it forever. Pre (asserted): n is at
   // most what the pool has.
-  auto acquire(std::size_t count) { return Awaiter{*this, count, {}, {}}; }
+  auto acquire(std::size_t count) { return Awaiter{*this, count, {}, {}, nullptr}; }
   std::size_t free() const { return free_.size(); }
 
  private:
@@ -61,11 +61,12 @@ class SlabPool {
     std::size_t count;
     SlabSet granted;
     std::coroutine_handle<> handle;
+    Awaiter* next = nullptr;  // for the queue
 
     bool await_ready() { return pool.grant_now(*this); }
     void await_suspend(std::coroutine_handle<> awaiter) {
       handle = awaiter;
-      pool.waiting_.push_back(this);
+      pool.waiting_.push(*this);
     }
     SlabSet await_resume() {
       if (granted.size() < count) throw_kept();
@@ -83,7 +84,7 @@ class SlabPool {
   const std::vector<std::span<std::byte>> slabs_;
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> kept_;  // given back, but still owned by requests without an answer
-  std::deque<Awaiter*> waiting_;
+  IntrusiveQueue<Awaiter> waiting_;
 };
 
 }  // namespace strata

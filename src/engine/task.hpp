@@ -14,15 +14,17 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "engine/frame_pool.hpp"
 
 namespace strata {
 
-template <class T>
+template <class T = void>
 class Task;
+class TaskGroup;
 
 namespace detail {
 
-struct TaskPromiseBase {
+struct TaskPromiseBase : PooledFrame {
   std::coroutine_handle<> continuation;
   std::exception_ptr error;
 
@@ -66,7 +68,7 @@ struct TaskPromise<void> : TaskPromiseBase {
 
 }  // namespace detail
 
-template <class T = void>
+template <class T>
 class [[nodiscard]] Task {
  public:
   using promise_type = detail::TaskPromise<T>;
@@ -93,6 +95,9 @@ class [[nodiscard]] Task {
     return Awaiter{handle_};
   }
 
+  // Where the frame of a coroutine that takes this task as argument comes from.
+  FramePool* frame_pool() const { return handle_ ? FramePool::of(handle_.address()) : nullptr; }
+
  private:
   Handle handle_;
 };
@@ -110,7 +115,12 @@ inline Task<void> TaskPromise<void>::get_return_object() {
 
 // Runs at once and destroys itself at the end.
 struct Detached {
-  struct promise_type {
+  struct promise_type : PooledFrame {
+    using PooledFrame::operator new;
+    // Of TaskGroup::run(): beside the frame of the task that it runs.
+    static void* operator new(std::size_t size, const TaskGroup&, const Task<>& task) {
+      return FramePool::allocate(size, task.frame_pool());
+    }
     Detached get_return_object() { return {}; }
     std::suspend_never initial_suspend() noexcept { return {}; }
     std::suspend_never final_suspend() noexcept { return {}; }
@@ -141,22 +151,29 @@ class TaskGroup {
   // Resumes when no task runs and gives the first exception since the last join, or null. For
   // callers that must clean up with further awaits before they rethrow. One joiner at a time.
   auto settle() {
-    struct Awaiter {
-      TaskGroup& group;
-      bool await_ready() { return group.running_ == 0; }
-      void await_suspend(std::coroutine_handle<> joiner) { group.joiner_ = joiner; }
-      std::exception_ptr await_resume() { return std::exchange(group.error_, nullptr); }
+    STRATA_ASSERT(!joiner_, "two joiners of one task group");
+    return Joiner{*this};
+  }
+
+  // Like settle(), and rethrows.
+  auto join() {
+    struct Awaiter : Joiner {
+      void await_resume() {
+        if (const std::exception_ptr error = Joiner::await_resume()) std::rethrow_exception(error);
+      }
     };
     STRATA_ASSERT(!joiner_, "two joiners of one task group");
     return Awaiter{*this};
   }
 
-  // Like settle(), and rethrows.
-  Task<> join() {
-    if (const std::exception_ptr error = co_await settle()) std::rethrow_exception(error);
-  }
-
  private:
+  struct Joiner {
+    TaskGroup& group;
+    bool await_ready() { return group.running_ == 0; }
+    void await_suspend(std::coroutine_handle<> joiner) { group.joiner_ = joiner; }
+    std::exception_ptr await_resume() { return std::exchange(group.error_, nullptr); }
+  };
+
   detail::Detached run(Task<> task) {
     try {
       co_await task;

@@ -58,6 +58,9 @@ class TileIo {
   TileIo(const TileIo&) = delete;
   TileIo& operator=(const TileIo&) = delete;
 
+  // For its coroutines.
+  FramePool& frames() { return executor_.frames(); }
+
   // Reads a tile and verifies it.
   Task<> read(TileBuffer tile, IoPriority priority);
   // Computes the checksum of a tile, writes it and makes it the current version.

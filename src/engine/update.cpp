@@ -14,8 +14,12 @@ Task<> Engine::update_task(const std::vector<UnitId>& units, const TileRuns& run
       for (std::uint32_t t = 0; t < g_.placement.tiles[s].size() && !tiles.failed() && !refused;
            ++t) {
         const Tile& tile = tile_of(s, t);
-        std::vector<AdamWRun> tile_runs = runs(s, tile);
-        if (tile_runs.empty()) continue;
+        std::vector<AdamWRun> tile_runs = run_lists_.take();
+        runs(s, tile, tile_runs);
+        if (tile_runs.empty()) {
+          run_lists_.give_back(std::move(tile_runs));
+          continue;
+        }
         if (updates_on_device(tile, g_.table)) {
           tiles.start(update_tile_on_device(s, t, std::move(tile_runs)));
           continue;
@@ -112,12 +116,13 @@ Task<> Engine::update_tile(std::uint32_t segment, std::uint32_t tile_index,
   }
   co_await reads.join();
 
-  const AdamWOp op = adamw_op(tile, at, std::move(runs));
+  AdamWOp op = adamw_op(tile, at, std::move(runs));
   co_await tile_io_.process(std::span<const TileBuffer>(inputs).first(input_count),
                             std::span(outputs).first(output_count), [&] {
                               run_on_host(op);
                               fill_gaps(op);
                             });
+  run_lists_.give_back(std::move(op.runs));
 
   TaskGroup writes;
   for (std::size_t i = 0; i < output_count; ++i) writes.start(tile_io_.store(outputs[i]));

@@ -23,7 +23,7 @@ WorkerPool::~WorkerPool() {
 void WorkerPool::submit(Job& job) {
   {
     const std::scoped_lock lock(mutex_);
-    queue_.push_back(&job);
+    queue_.push(job);
   }
   wake_.notify_one();
 }
@@ -33,11 +33,10 @@ void WorkerPool::work() {
   for (;;) {
     wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    Job* job = queue_.front();
-    queue_.pop_front();
+    Job& job = queue_.pop();
     lock.unlock();
-    job->run();
-    job->done();
+    job.run();
+    job.done();
     lock.lock();
   }
 }

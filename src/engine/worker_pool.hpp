@@ -3,10 +3,11 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/intrusive_queue.hpp"
 
 namespace strata {
 
@@ -15,6 +16,8 @@ class Job {
  public:
   virtual void run() = 0;   // must not throw
   virtual void done() = 0;  // called after run(); the job may be gone when it returns
+
+  Job* next = nullptr;  // for the queue
 
  protected:
   ~Job() = default;
@@ -35,7 +38,7 @@ class WorkerPool {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Job*> queue_;  // guarded by mutex_, as all below
+  IntrusiveQueue<Job> queue_;  // guarded by mutex_, as all below
   bool stopping_ = false;
 
   std::vector<std::thread> threads_;

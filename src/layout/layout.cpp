@@ -23,16 +23,9 @@ std::pair<std::uint32_t, TensorRange> Layout::locate(UnitId unit, TensorId tenso
 
 std::vector<TensorPart> tensor_parts(const Segment& segment, Rank rank, std::uint64_t begin_elems,
                                      std::uint64_t end_elems) {
-  const std::uint64_t begin = rank.value * segment.shard_elems + begin_elems;
-  const std::uint64_t end = rank.value * segment.shard_elems + end_elems;
-  auto tensor = std::ranges::lower_bound(segment.tensors, begin + 1, {}, &TensorRange::end_elems);
   std::vector<TensorPart> parts;
-  if (begin == end) return parts;
-  for (; tensor != segment.tensors.end() && tensor->begin_elems < end; ++tensor) {
-    const std::uint64_t from = std::max(begin, tensor->begin_elems);
-    const std::uint64_t to = std::min(end, tensor->end_elems());
-    parts.push_back({*tensor, from - tensor->begin_elems, from - begin, to - from});
-  }
+  for_each_tensor_part(segment, rank, begin_elems, end_elems,
+                       [&](const TensorPart& part) { parts.push_back(part); });
   return parts;
 }
 

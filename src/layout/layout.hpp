@@ -6,6 +6,7 @@
 // Independent of tiers, budgets and sector sizes. Pure; immutable after make_layout().
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -67,7 +68,23 @@ struct TensorPart {
   std::uint64_t count_elems = 0;
 };
 
-// Parts of tensors inside elements [begin, end) of rank's shard, ascending; padding is left out.
+// Calls `visit` with the parts of tensors inside elements [begin, end) of rank's shard, ascending;
+// padding is left out.
+template <class Visit>
+void for_each_tensor_part(const Segment& segment, Rank rank, std::uint64_t begin_elems,
+                          std::uint64_t end_elems, Visit&& visit) {
+  const std::uint64_t begin = rank.value * segment.shard_elems + begin_elems;
+  const std::uint64_t end = rank.value * segment.shard_elems + end_elems;
+  if (begin == end) return;
+  auto tensor = std::ranges::lower_bound(segment.tensors, begin + 1, {}, &TensorRange::end_elems);
+  for (; tensor != segment.tensors.end() && tensor->begin_elems < end; ++tensor) {
+    const std::uint64_t from = std::max(begin, tensor->begin_elems);
+    const std::uint64_t to = std::min(end, tensor->end_elems());
+    visit(TensorPart{*tensor, from - tensor->begin_elems, from - begin, to - from});
+  }
+}
+
+// The same as a list.
 std::vector<TensorPart> tensor_parts(const Segment& segment, Rank rank, std::uint64_t begin_elems,
                                      std::uint64_t end_elems);
 

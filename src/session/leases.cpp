@@ -1,6 +1,7 @@
 // The move-only leases of the public interface.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -16,7 +17,8 @@ GatherLease& GatherLease::operator=(GatherLease&& other) noexcept {
     end();
     session_ = std::move(other.session_);
     unit_ = other.unit_;
-    streams_ = std::move(other.streams_);
+    streams_ = other.streams_;
+    stream_count_ = other.stream_count_;
   }
   return *this;
 }
@@ -24,14 +26,24 @@ GatherLease& GatherLease::operator=(GatherLease&& other) noexcept {
 GatherLease::~GatherLease() { end(); }
 
 void GatherLease::end() noexcept {
-  if (const auto session = std::exchange(session_, nullptr)) session->end_gather(unit_, streams_);
+  if (const auto session = std::exchange(session_, nullptr)) {
+    session->end_gather(unit_, std::span(streams_).first(stream_count_));
+  }
 }
 
 TensorView GatherLease::operator[](TensorId tensor) const {
   return session_->tensor_view(unit_, tensor);
 }
 
-void GatherLease::also_used_on(StreamId stream) { streams_.push_back(stream); }
+void GatherLease::also_used_on(StreamId stream) {
+  const auto named = std::span(streams_).first(stream_count_);
+  if (std::ranges::find(named, stream) != named.end()) return;
+  if (stream_count_ == kMostStreams) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("a gathered unit can be used on at most {} streams", kMostStreams));
+  }
+  streams_[stream_count_++] = stream;
+}
 
 GradientLease::GradientLease(GradientLease&&) noexcept = default;
 

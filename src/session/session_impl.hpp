@@ -3,10 +3,10 @@
 // Thread: as Session.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,7 +49,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::string weights_hash(bool all_states);
 
   // The engine's half of ending leases.
-  void end_gather(UnitId unit, const std::vector<StreamId>& streams) noexcept;
+  void end_gather(UnitId unit, std::span<const StreamId> streams) noexcept;
   void end_gradients(StreamId stream) noexcept;
   void end_scratch(std::span<std::byte> memory) noexcept { surplus_.release(memory); }
   TensorView tensor_view(UnitId unit, TensorId tensor) const;
@@ -106,8 +106,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   }
   Verdict agree_on_verdict(const LocalVerdict& local);
   void apply_update(const Verdict& verdict, double gradient_factor);
-  std::map<std::uint64_t, AdamWCoefficients> coefficients_of_step(const Verdict& verdict,
-                                                                  double gradient_factor);
+  void find_coefficients(const Verdict& verdict, double gradient_factor);
   KindId kind_named(const std::string& name) const;
   std::uint64_t hash_kind(UnitId unit, KindId kind);
 
@@ -133,7 +132,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::vector<std::uint64_t> first_tensor_;    // by unit: global index of its first tensor
   std::vector<std::uint64_t> tensor_updates_;  // by global tensor index
   std::uint64_t completed_steps_ = 0;
-  bool applying_update_ = false;  // the states are between two steps
+  bool applying_update_ = false;                                // the states are between two steps
+  std::vector<std::optional<AdamWCoefficients>> coefficients_;  // by global tensor index
+  std::vector<UnitId> update_order_;
   StepState step_;
   PatternBook patterns_;
   std::mutex failure_mutex_;

@@ -113,14 +113,14 @@ Step SessionImpl::begin_step(StepOptions options) {
   guarded([&] {
     require_step(false, "begin_step");
     check_step_options(options);
-    step_ = StepState{.active = true,
-                      .options = std::move(options),
-                      .reductions = std::vector<std::uint32_t>(model_.units().size()),
-                      .reduce_order = {},
-                      .present = std::vector<std::uint8_t>(tensor_updates_.size()),
-                      .seconds = {},
-                      .begin_ns = clock_.now_ns(),
-                      .bytes_before = bytes_moved()};
+    step_.active = true;
+    step_.options = std::move(options);
+    step_.reductions.assign(model_.units().size(), 0);
+    step_.reduce_order.clear();
+    step_.present.assign(tensor_updates_.size(), 0);
+    step_.seconds = {};
+    step_.begin_ns = clock_.now_ns();
+    step_.bytes_before = bytes_moved();
     patterns_.begin(step_.options.pattern);
     agree({CallKind::begin_step, {}}, hash_of(step_.options));
   });
@@ -137,15 +137,19 @@ GatherLease SessionImpl::gather(UnitId unit, StreamId stream) {
     GatherLease lease;
     lease.session_ = shared_from_this();
     lease.unit_ = unit;
-    lease.streams_ = {stream};
+    lease.streams_[0] = stream;
+    lease.stream_count_ = 1;
     return lease;
   });
 }
 
-void SessionImpl::end_gather(UnitId unit, const std::vector<StreamId>& streams) noexcept {
-  std::vector<Event> last_uses;
-  for (const StreamId stream : streams) last_uses.push_back(device_->record(stream));
-  engine_->release_gather(unit, std::move(last_uses));
+void SessionImpl::end_gather(UnitId unit, std::span<const StreamId> streams) noexcept {
+  static_assert(GatherLease::kMostStreams == LastUses::kMostStreams);
+  LastUses last_uses;
+  for (const StreamId stream : streams) {
+    last_uses.events[last_uses.count++] = device_->record(stream);
+  }
+  engine_->release_gather(unit, last_uses);
 }
 
 TensorView SessionImpl::tensor_view(UnitId unit, TensorId tensor) const {
@@ -250,9 +254,8 @@ SessionImpl::Verdict SessionImpl::agree_on_verdict(const LocalVerdict& local) {
   return verdict;
 }
 
-std::map<std::uint64_t, AdamWCoefficients> SessionImpl::coefficients_of_step(
-    const Verdict& verdict, double gradient_factor) {
-  std::map<std::uint64_t, AdamWCoefficients> coefficients;
+void SessionImpl::find_coefficients(const Verdict& verdict, double gradient_factor) {
+  coefficients_.assign(tensor_updates_.size(), std::nullopt);
   const Config::Optimizer& optimizer = config_.optimizer;
   for (const UnitId unit : step_.reduce_order) {
     const auto& tensors = model_.unit(unit).tensors;
@@ -262,30 +265,29 @@ std::map<std::uint64_t, AdamWCoefficients> SessionImpl::coefficients_of_step(
       const GroupRates rates = step_.options.groups.empty()
                                    ? GroupRates{optimizer.learning_rate, optimizer.weight_decay}
                                    : step_.options.groups[tensors[t].group];
-      coefficients[index] =
+      coefficients_[index] =
           adamw_coefficients({rates.learning_rate, rates.weight_decay, optimizer.beta1,
                               optimizer.beta2, optimizer.epsilon},
                              ++tensor_updates_[index], gradient_factor);
     }
   }
-  return coefficients;
 }
 
 void SessionImpl::apply_update(const Verdict& verdict, double gradient_factor) {
-  const auto coefficients = coefficients_of_step(verdict, gradient_factor);
-  const auto runs = [&](std::uint32_t s, const Tile& tile) {
+  find_coefficients(verdict, gradient_factor);
+  const auto find_runs = [this](std::uint32_t s, const Tile& tile, std::vector<AdamWRun>& runs) {
     const Segment& segment = geometry_.layout.segments[s];
-    std::vector<AdamWRun> tile_runs;
-    for (const TensorPart& part : tensor_parts(segment, geometry_.rank, tile.begin_elems,
-                                               tile.begin_elems + tile.count_elems)) {
-      const auto found = coefficients.find(tensor_index(segment.unit, part.tensor.tensor));
-      if (found == coefficients.end()) continue;
-      tile_runs.push_back({part.offset_in_range_elems, part.count_elems, found->second});
-    }
-    return tile_runs;
+    for_each_tensor_part(segment, geometry_.rank, tile.begin_elems,
+                         tile.begin_elems + tile.count_elems, [&](const TensorPart& part) {
+                           const auto& found =
+                               coefficients_[tensor_index(segment.unit, part.tensor.tensor)];
+                           if (found)
+                             runs.push_back({part.offset_in_range_elems, part.count_elems, *found});
+                         });
   };
   // The next forward needs first what backward reduced last.
-  engine_->update({step_.reduce_order.rbegin(), step_.reduce_order.rend()}, runs);
+  update_order_.assign(step_.reduce_order.rbegin(), step_.reduce_order.rend());
+  engine_->update(update_order_, find_runs);
 }
 
 StepResult SessionImpl::end_step() {

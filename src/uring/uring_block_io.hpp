@@ -61,11 +61,8 @@ class UringBlockIo final : public BlockIo {
   std::size_t poll(std::span<IoResult> results) override;
   int descriptor() const override { return results_ready_.descriptor(); }
   void use_memory(std::span<std::byte> memory) override;
+  bool uses_registered_memory() const override { return memory_is_registered_; }
   IoCounters counters() const override;
-
-  // Whether requests on the memory of use_memory() use registered buffers; known once a request
-  // was submitted.
-  bool memory_is_registered() const { return memory_is_registered_; }
 
  private:
   // A request that the kernel has.
