@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "support/child_process.hpp"
+#include "support/loop_file_system.hpp"
 
 namespace strata::test {
 namespace {
@@ -157,6 +158,127 @@ TEST_F(TrainGpt, NvmeMovesWhatTheFloorSaysAndNoMoreThanPagesBeyond) {
   // docs/architecture.md, parameters and optimizer on NVMe with one micro-batch.
   EXPECT_DOUBLE_EQ(summary["floor_per_parameter_step"]["nvme_read"], 12 + 4);
   EXPECT_DOUBLE_EQ(summary["floor_per_parameter_step"]["nvme_written"], 14);
+}
+
+TEST_F(TrainGpt, TheBackendNeverChangesTheWeightsAndIsTold) {
+  const std::string layout = R"("budgets": {"device": "6MiB", "host": "32MiB", "nvme": "64MiB"},
+      "placement": {"param": "nvme", "grad": "nvme", "optimizer": "nvme"},
+      "engine": {"tile": "256KiB"},)";
+  std::string hash;
+  for (const std::string nvme :
+       {R"("backend": "auto")", R"("backend": "posix")", R"("verify": "off")",
+        R"("backend": "posix", "queue_depth": 1, "write_depth": 1)", R"("spare_slots": 4)"}) {
+    SCOPED_TRACE(nvme);
+    const auto summary = train(
+        1, write("config.json", "{" + layout + R"("nvme": {"directories": ["."], )" + nvme + "}}"));
+    if (hash.empty()) hash = summary["weights_hash"];
+    EXPECT_EQ(summary["weights_hash"], hash);
+    const auto& storage = summary["storage"];
+    const bool posix = nvme.find("posix") != std::string::npos;
+    EXPECT_TRUE(storage["backend"] == "posix" || (!posix && storage["backend"] == "io_uring"));
+    EXPECT_EQ(storage["verified"], nvme.find("off") == std::string::npos);
+    expect_own_books_match(summary);
+  }
+}
+
+// Limits of the process, as `prlimit` sets them: the run works within them or says what to raise.
+class Limits : public TrainGpt {
+ protected:
+  ChildResult run_limited(const std::string& limit, bool as_nobody = false) const {
+    std::vector<std::string> words = {"prlimit", "--" + limit};
+    const auto trainer = command(1, {"--data", path("text"), "--preset", "tiny", "--steps", "2",
+                                     "--config", config("nvme")});
+    words.insert(words.end(), trainer.begin(), trainer.end());
+    ChildOptions limited = options();
+    if (as_nobody) {
+      std::filesystem::permissions(directory_, std::filesystem::perms::all);
+      limited.user = kNobody;
+    }
+    return run_child(words, limited, kLimit);
+  }
+  void SetUp() override {
+    TrainGpt::SetUp();
+    if (std::system("command -v prlimit > /dev/null") != 0) GTEST_SKIP() << "no prlimit here";
+  }
+};
+
+TEST_F(Limits, WithoutLockedMemoryItWarnsOnceAndWorks) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to become a user who may lock nothing";
+  const ChildResult result = run_limited("memlock=65536:65536", true);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("staging memory: "));
+  EXPECT_THAT(result.err, HasSubstr("could not be pinned with mlock (raise `ulimit -l`)"));
+  const std::string unregistered = "cannot be registered with io_uring";
+  const std::size_t first = result.err.find(unregistered);
+  if (first == std::string::npos) return;  // no io_uring here
+  EXPECT_EQ(result.err.find(unregistered, first + 1), std::string::npos) << "told twice";
+}
+
+TEST_F(Limits, TheFileSizeLimitIsToldBeforeTheFirstStep) {
+  const ChildResult result = run_limited("fsize=1000000:1000000");
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("beyond the file size limit; raise it (ulimit -f)"));
+  EXPECT_FALSE(std::filesystem::exists(path("gpt-tiny")));
+}
+
+TEST_F(Limits, FewDescriptorsWorkOrAreTold) {
+  // With fewer than six the loader of shared libraries fails.
+  for (const int files : {6, 7, 8, 9, 14}) {
+    SCOPED_TRACE(std::to_string(files) + " descriptors");
+    const ChildResult result =
+        run_limited("nofile=" + std::to_string(files) + ":" + std::to_string(files));
+    EXPECT_FALSE(result.timed_out);
+    EXPECT_FALSE(std::filesystem::exists(path("gpt-tiny"))) << "left behind";
+    if (result.exit_code == 0) continue;
+    EXPECT_LT(files, 12) << result.err;
+    EXPECT_EQ(result.exit_code, 4) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("ulimit -n"));
+  }
+}
+
+// File systems that a test may mount: both sizes of sectors, and one that promises more than the
+// device below it can hold.
+class FileSystems : public TrainGpt {
+ protected:
+  std::string config_on(const std::string& directory, const std::string& more = "") const {
+    return write("on_device.json",
+                 R"({"budgets": {"device": "6MiB", "host": "32MiB", "nvme": "64MiB"},
+                     "placement": {"param": "nvme", "grad": "nvme", "optimizer": "nvme"},
+                     "engine": {"tile": "256KiB"},
+                     "nvme": {"run": "gpt-tiny", "directories": [")" +
+                     directory + R"("])" + more + "}}");
+  }
+};
+
+TEST_F(FileSystems, SectorsNeverChangeTheWeights) {
+  std::string why_not;
+  const std::string hash = train(1, config_on("."))["weights_hash"];
+  for (const Bytes sector : {512_B, 4_KiB}) {
+    const auto system = LoopFileSystem::mount({.size = 48_MiB, .sector = sector}, why_not);
+    if (system == nullptr) GTEST_SKIP() << why_not;
+    const auto summary = train(1, config_on(system->path()));
+    EXPECT_EQ(summary["weights_hash"], hash);
+    EXPECT_EQ(summary["storage"]["direct"], true);
+  }
+}
+
+TEST_F(FileSystems, ADeviceThatFillsUpStopsTheRunWithTheTensorAndTheStep) {
+  std::string why_not;
+  const auto small = LoopFileSystem::mount({.size = 32_MiB}, why_not);
+  if (small == nullptr) GTEST_SKIP() << why_not;
+  const auto thin = LoopFileSystem::mount({.size = 128_MiB, .parent = small->path()}, why_not);
+  ASSERT_NE(thin, nullptr) << why_not;
+  // Eats what the states do not need, so that the device is full in the middle of a step.
+  const auto result =
+      run(1, {"--data", path("text"), "--preset", "tiny", "--steps", "50", "--config",
+              config_on(thin->path(), R"(, "spare_slots": 100, "retry_s": 0.2)")});
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("trying again"));
+  EXPECT_THAT(result.err, testing::AnyOf(HasSubstr("No space left"), HasSubstr("Input/output")));
+  EXPECT_THAT(result.err, HasSubstr("states.bin, offset "));
+  EXPECT_THAT(result.err, HasSubstr("unit "));
+  EXPECT_THAT(result.err, testing::AnyOf(HasSubstr("is whole"), HasSubstr("no step")));
+  EXPECT_FALSE(std::filesystem::exists(thin->path() + "/gpt-tiny"));
 }
 
 TEST_F(TrainGpt, TheSeedDecidesTheWeights) {

@@ -56,7 +56,8 @@ struct RunRecord {
   std::vector<StepRecord> steps;
   std::vector<EvalRecord> evals;
   std::vector<RankNumbers> ranks;
-  std::string weights_hash;  // empty unless asked for
+  strata::StorageFacts storage;  // of rank 0
+  std::string weights_hash;      // empty unless asked for
   bool interrupted = false;
 };
 

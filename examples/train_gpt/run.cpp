@@ -110,6 +110,7 @@ class Run {
     progress_.finish();
     record_.interrupted = stop;
     if (options_.weights_hash) record_.weights_hash = session_.weights_hash();
+    record_.storage = session_.storage_facts();
     record_.ranks = gather_numbers(session_.communicator(),
                                    numbers_of_rank(session_, options_, step_bytes_, os_at_open));
     return std::move(record_);

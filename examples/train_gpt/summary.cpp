@@ -62,6 +62,16 @@ std::string size_lines(const RunRecord& run) {
                           bytes_text(device), ratio(device), bytes_text(host), ratio(host)));
 }
 
+std::string storage_line(const RunRecord& run) {
+  const strata::StorageFacts& storage = run.storage;
+  if (storage.backend.empty()) return {};
+  return line("nvme I/O", fmt::format("{}, {}, {}staging memory on {} pages, {}", storage.backend,
+                                      storage.direct ? "direct" : "through the page cache",
+                                      storage.registered ? "registered " : "",
+                                      bytes_text(storage.page_size.value),
+                                      storage.verified ? "every tile verified" : "not verified"));
+}
+
 std::string time_lines(const RunRecord& run) {
   if (run.steps.empty()) return {};
   const StepTimes times = step_times(run);
@@ -175,7 +185,7 @@ std::uint64_t states_bytes(const RunRecord& run) {
 
 std::string summary_text(const RunRecord& run) {
   return fmt::format("\nsummary{}\n", run.interrupted ? ", interrupted" : "") + loss_lines(run) +
-         size_lines(run) + time_lines(run) + link_table(run) + tier_table(run);
+         size_lines(run) + storage_line(run) + time_lines(run) + link_table(run) + tier_table(run);
 }
 
 }  // namespace train_gpt

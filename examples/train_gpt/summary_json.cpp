@@ -88,6 +88,11 @@ Json run_json(const RunRecord& run) {
       times.median > 0 ? static_cast<double>(run.tokens_per_step) / times.median : 0;
   json["bytes_per_parameter_step"] = links_json(moved_per_parameter(run));
   json["floor_per_parameter_step"] = links_json(floor_per_parameter(run));
+  json["storage"] = {{"backend", run.storage.backend},
+                     {"direct", run.storage.direct},
+                     {"registered", run.storage.registered},
+                     {"page_bytes", run.storage.page_size.value},
+                     {"verified", run.storage.verified}};
   json["ranks"] = column(run.ranks, rank_json);
   if (!run.weights_hash.empty()) json["weights_hash"] = run.weights_hash;
   return json;

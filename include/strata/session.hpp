@@ -144,6 +144,15 @@ struct LinkBytes {
 };
 LinkBytes operator-(const LinkBytes& a, const LinkBytes& b);
 
+// How the nvme tier does its I/O, as far as the machine allowed.
+struct StorageFacts {
+  std::string backend;      // "io_uring" or "posix"; empty: nothing rests on the nvme tier
+  bool direct = false;      // O_DIRECT in every directory; otherwise through the page cache
+  bool registered = false;  // staging memory is registered with io_uring; known after a first step
+  Bytes page_size;          // of the staging memory
+  bool verified = false;    // checksums
+};
+
 // Where the caller's seconds of a step went.
 struct StepSeconds {
   double total = 0;
@@ -283,6 +292,7 @@ class Session {
   const MemoryPlan& memory_plan() const;
   TierUsage usage(Tier tier) const;
   LinkBytes bytes_moved() const;  // since open()
+  StorageFacts storage_facts() const;
   std::uint64_t completed_steps() const;
 
   // Bytes per parameter and step that this placement must move at least (docs/architecture.md,

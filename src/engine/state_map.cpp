@@ -36,7 +36,7 @@ StateMap::StateMap(const StateGeometry& g, Device& device, ExtentStore& store,
     : device_(device),
       staging_region_(g.staging.total() * g.staging.slab,
                       {.what = "staging memory", .for_transfers = true, .log = log}),
-      host_(host_bytes(g), {.what = "the states in host memory", .log = log}),
+      host_(host_bytes(g), {.what = "states in host memory", .log = log}),
       host_carver_(host_.memory()),
       device_carver_(device.arena()) {
   static_assert(kPieceAlign == kPieceRounding && kExtentAlign == kExtentRounding);

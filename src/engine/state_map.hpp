@@ -76,6 +76,7 @@ class StateMap {
   const StagingMemory& staging() const { return staging_; }
   // All staging slabs together: what transfers use.
   std::span<std::byte> staging_memory() const { return staging_region_.memory(); }
+  Bytes staging_page_size() const { return staging_region_.page_size(); }
   const std::vector<std::span<std::byte>>& gather_slots() const { return gather_slots_; }
   std::span<std::byte> gradient_slot() const { return gradient_slot_; }
   // Device bytes behind everything that the floor needs.

@@ -135,7 +135,9 @@ Error TileIo::describe(const Failure& failure) const {
   } else if (failure.result >= 0) {
     text += fmt::format(" after {} bytes (was the file truncated?)", failure.result);
   }
-  return error(io_error_code(errnum), text, errnum, failure.extent, failure.slot);
+  const ErrorCode code = io_error_code(errnum);
+  if (code == ErrorCode::no_space) text += " (free space on the device below the file system)";
+  return error(code, text, errnum, failure.extent, failure.slot);
 }
 
 void TileIo::throw_failed(const Failure& failure) const { throw describe(failure); }

@@ -54,6 +54,10 @@ std::optional<std::vector<std::string>> components_below(const std::string& root
     case EPERM:
       fail(ErrorCode::io, "is not writable for this user", path,
            "change its permissions or set nvme.directories", errnum);
+    case EMFILE:
+    case ENFILE:
+      fail(ErrorCode::io, "cannot be opened", path, "raise the limit of open files (ulimit -n)",
+           errnum);
     default: fail(io_error_code(errnum), "cannot be used", path, kAdvice, errnum);
   }
 }

@@ -112,6 +112,11 @@ void ExtentStore::close() {
   files_.clear();
 }
 
+bool ExtentStore::direct() const {
+  return std::ranges::all_of(
+      files_, [this](const std::optional<FileId>& file) { return !file || io_.direct(*file); });
+}
+
 IoRequest ExtentStore::request(IoOp op, SlotIndex slot, Bytes size, std::byte* data) const {
   const Slot& place = slots_[slot];
   return {.op = op,

@@ -74,6 +74,9 @@ class ExtentStore {
   // Idempotent. Pre: nothing is in flight. Blocks.
   void close();
 
+  // Whether every file is open for direct I/O.
+  bool direct() const;
+
   Bytes size(ExtentId extent) const { return extents_[extent.value].size; }
   // What a transfer moves: the size rounded up to kExtentAlign.
   Bytes transfer_size(ExtentId extent) const {

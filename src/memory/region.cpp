@@ -76,8 +76,8 @@ HostRegion::HostRegion(Bytes size, const Options& options) {
   if (!options.for_transfers || !map_from_pool(size)) map_with_advice(size, options);
   if (::mlock(memory_.data(), memory_.size()) != 0 && options.log) {
     options.log(LogLevel::warning,
-                fmt::format("mlock of {} failed (raise `ulimit -l`); {} stays unpinned",
-                            format_bytes(size), options.what));
+                fmt::format("{}: {} could not be pinned with mlock (raise `ulimit -l`)",
+                            options.what, format_bytes(size)));
   }
   if (options.for_transfers) tell_pages(options);
 }

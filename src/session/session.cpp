@@ -114,6 +114,8 @@ const Config& Session::config() const { return impl().config(); }
 const MemoryPlan& Session::memory_plan() const { return impl().memory_plan(); }
 TierUsage Session::usage(Tier tier) const { return impl().usage(tier); }
 LinkBytes Session::bytes_moved() const { return impl().bytes_moved(); }
+
+StorageFacts Session::storage_facts() const { return impl().storage_facts(); }
 std::uint64_t Session::completed_steps() const { return impl().completed_steps(); }
 Session::LinkFloor Session::byte_floor(std::uint32_t micro_batches) const {
   return impl().byte_floor(micro_batches);

@@ -217,6 +217,15 @@ LinkBytes SessionImpl::bytes_moved() const {
           .reduced = Bytes{engine.reduced}};
 }
 
+StorageFacts SessionImpl::storage_facts() const {
+  if (store_->allocated() == Bytes{}) return {};
+  return {.backend = std::string(io_->name()),
+          .direct = store_->direct(),
+          .registered = io_->uses_registered_memory(),
+          .page_size = map_->staging_page_size(),
+          .verified = config_.nvme.verify == Config::Verify::always};
+}
+
 Session::LinkFloor SessionImpl::byte_floor(std::uint32_t micro_batches) const {
   const ByteFloor total =
       strata::byte_floor(geometry_.layout, geometry_.table, geometry_.placement, micro_batches);

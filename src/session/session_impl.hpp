@@ -57,6 +57,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
 
   TierUsage usage(Tier tier) const;
   LinkBytes bytes_moved() const;
+  StorageFacts storage_facts() const;
   Session::LinkFloor byte_floor(std::uint32_t micro_batches) const;
 
   Device& device() { return *device_; }

@@ -1,5 +1,6 @@
 #include "uring/uring_block_io.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,6 +29,7 @@ UringBlockIo::UringBlockIo(Options options)
   for (std::uint32_t slot = options_.depth.requests; slot > 0;) free_slots_.push_back(--slot);
   // Only to see whether there can be one: it serves the thread that makes it.
   const uring::Ring probe(options_.depth.requests, results_ready_.descriptor());
+  reserve_descriptor();
 }
 
 UringBlockIo::~UringBlockIo() {
@@ -71,10 +73,18 @@ void UringBlockIo::use_memory(std::span<std::byte> memory) {
 }
 
 void UringBlockIo::drop_idle_ring() {
-  if (queue_.running() == 0) ring_.reset();
+  if (queue_.running() > 0 || !ring_) return;
+  ring_.reset();
+  reserve_descriptor();
+}
+
+// So that a process with few descriptors lacks one when it opens files and not in a step.
+void UringBlockIo::reserve_descriptor() {
+  for_next_ring_ = Descriptor(::fcntl(results_ready_.descriptor(), F_DUPFD_CLOEXEC, 0));
 }
 
 void UringBlockIo::make_ring() {
+  for_next_ring_.close();
   // Twice the depth: a submission that the kernel cuts short leaves entries behind.
   ring_ = std::make_unique<uring::Ring>(2 * options_.depth.requests, results_ready_.descriptor());
   std::vector<int> fds;
@@ -114,6 +124,7 @@ void UringBlockIo::start_requests() {
     try {
       make_ring();
     } catch (const Error& error) {
+      reserve_descriptor();
       fail_waiting(error.context().errnum);
       return;
     }

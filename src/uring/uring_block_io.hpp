@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.hpp"
 #include "base/wake_event.hpp"
 #include "files/io_tally.hpp"
 #include "files/open_files.hpp"
@@ -74,6 +75,7 @@ class UringBlockIo final : public BlockIo {
   void start_requests();
   void make_ring();
   void drop_idle_ring();
+  void reserve_descriptor();
   void fail_waiting(int errnum);
   void issue(std::uint32_t slot);
   void complete(std::uint32_t slot, std::int64_t answer);
@@ -94,6 +96,7 @@ class UringBlockIo final : public BlockIo {
   std::vector<IoResult> finished_;
   std::size_t next_finished_ = 0;  // of finished_, to be polled
   WakeEvent results_ready_;        // raised by the kernel, and by us for what is left over
+  Descriptor for_next_ring_;
   std::unique_ptr<uring::Ring> ring_;
 
   mutable std::mutex tally_mutex_;

@@ -54,9 +54,12 @@ ScratchDirectory::~ScratchDirectory() {
   std::filesystem::remove_all(path_, ignored);
 }
 
+LoopFileSystem::LoopFileSystem(const std::string& parent) : scratch_(parent) {}
+
 std::unique_ptr<LoopFileSystem> LoopFileSystem::mount(const Options& options,
                                                       std::string& why_not) {
-  std::unique_ptr<LoopFileSystem> system(new LoopFileSystem);
+  std::unique_ptr<LoopFileSystem> system(
+      new LoopFileSystem(options.parent.empty() ? disk_directory() : options.parent));
   return system->set_up(options, why_not) ? std::move(system) : nullptr;
 }
 
@@ -84,7 +87,13 @@ LoopFileSystem::~LoopFileSystem() {
     const Outcome outcome = run("PATH=$PATH:/usr/sbin:/sbin " + command);
     if (!outcome.ok) std::fprintf(stderr, "%s: %s\n", command.c_str(), outcome.output.c_str());
   };
-  if (mounted_) tidy(fmt::format("umount {0} || umount -l {0}", path()));
+  // A ring of a process that has just ended keeps its files for a moment.
+  if (mounted_) {
+    tidy(
+        fmt::format("sh -c 'for i in $(seq 40); do umount {0} 2>/dev/null && exit; sleep 0.05; "
+                    "done; umount -l {0}'",
+                    path()));
+  }
   if (!loop_device_.empty()) tidy(fmt::format("losetup -d {}", loop_device_));
 }
 

@@ -32,6 +32,7 @@ class LoopFileSystem {
     Bytes size{16ULL << 20};
     Bytes sector{512};
     bool read_only = false;
+    std::string parent = {};  // where the image lies, which need not have room for all of it
   };
 
   // Null, with the reason in `why_not`, where this user or machine may not mount.
@@ -44,7 +45,7 @@ class LoopFileSystem {
   std::string path() const { return scratch_.path() + "/mount"; }
 
  private:
-  LoopFileSystem() = default;
+  explicit LoopFileSystem(const std::string& parent);
   bool set_up(const Options& options, std::string& why_not);
 
   ScratchDirectory scratch_;
