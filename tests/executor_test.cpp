@@ -8,6 +8,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -360,6 +362,80 @@ TEST_F(SlabPoolTest, AMovedSetGivesBackOnce) {
 TEST_F(SlabPoolTest, AskingForMoreThanThereIsIsAMistake) {
   SlabSet set;
   EXPECT_DEATH(take(5, set, 0), "5 slabs asked of a pool of 4");
+}
+
+TEST_F(ExecutorTest, PausesEndInOrderOfTheirTimes) {
+  std::vector<int> order;
+  TaskGroup group;
+  const auto pause = [&](int id, std::int64_t duration_ns) -> Task<> {
+    co_await executor.pause(duration_ns);
+    order.push_back(id);
+  };
+  const auto all = [&]() -> Task<> {
+    group.start(pause(1, 30'000'000));
+    group.start(pause(2, 10'000'000));
+    group.start(pause(3, 0));
+    co_await group.join();
+  };
+  const SteadyClock clock;
+  const std::int64_t begin_ns = clock.now_ns();
+  executor.run_blocking(all());
+  EXPECT_GE(clock.now_ns() - begin_ns, 30'000'000);
+  EXPECT_THAT(order, ElementsAre(3, 2, 1));
+}
+
+struct WithFrames {
+  FramePool& frames() { return pool; }
+  Task<int> value(int x) { co_return x; }
+  FramePool pool;
+};
+
+TEST(FramePool, KeepsFramesForTheNextCoroutine) {
+  WithFrames owner;
+  const void* first = nullptr;
+  for (int i = 0; i < 3; ++i) {
+    const Task<int> task = owner.value(i);
+    EXPECT_EQ(task.frame_pool(), &owner.pool);
+    const void* frame = task.frame_address();
+    if (first == nullptr) first = frame;
+    EXPECT_EQ(frame, first) << "the frame of the one before was free";
+  }
+  const Task<int> one = owner.value(1);
+  const Task<int> two = owner.value(2);
+  EXPECT_NE(one.frame_address(), two.frame_address());
+}
+
+TEST(FramePool, OtherCoroutinesUseTheHeap) {
+  const Task<int> task = answer();
+  EXPECT_EQ(task.frame_pool(), nullptr);
+}
+
+TEST(FramePool, LargeAndMisfitSizesAreRoundedAndNotMixedUp) {
+  FramePool pool;
+  std::vector<std::pair<void*, std::size_t>> frames;
+  for (std::size_t size = 1; size < 10'000; size += 97) {
+    void* frame = FramePool::allocate(size, &pool);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(frame) % alignof(std::max_align_t), 0U);
+    std::memset(frame, static_cast<int>(size % 251), size);
+    frames.emplace_back(frame, size);
+  }
+  for (const auto& [frame, size] : frames) {
+    const auto* bytes = static_cast<const unsigned char*>(frame);
+    EXPECT_EQ(bytes[0], size % 251);
+    EXPECT_EQ(bytes[size - 1], size % 251);
+    FramePool::release(frame);
+  }
+}
+
+TEST(FramePoolDeathTest, OutlivesItsFrames) {
+  EXPECT_DEATH(
+      {
+        auto pool = std::make_unique<FramePool>();
+        void* frame = FramePool::allocate(64, pool.get());
+        pool.reset();
+        FramePool::release(frame);
+      },
+      "ends before its frames");
 }
 
 }  // namespace
