@@ -54,6 +54,10 @@ void expect_messages(std::initializer_list<Golden> cases) {
   for (const Golden& one : cases) EXPECT_EQ(parse_error(one.text), one.message) << one.text;
 }
 
+TEST(Config, ADepthByItselfIsValid) {
+  EXPECT_EQ(parse(R"({"nvme": {"queue_depth": 1}})").nvme.queue_depth, 1U);
+}
+
 TEST(Config, AnEmptyObjectTakesEveryDefault) {
   EXPECT_EQ(parse("{}"), Config{});
   EXPECT_EQ(parse(" \n{ \"budgets\" : {} , \"nvme\":{}}\r\n"), Config{});

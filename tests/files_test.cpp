@@ -40,44 +40,64 @@ struct Finished {
   std::vector<std::uint64_t> positions;
 };
 
-Finished finish(bool reading, std::uint64_t size, std::uint64_t block,
+Finished finish(IoOp op, std::uint64_t size, std::uint64_t block,
                 std::deque<std::int64_t> answers) {
   Script script(std::move(answers));
-  files::Transfer transfer(reading, Bytes{size}, Bytes{block});
+  files::Transfer transfer(op, Bytes{size}, Bytes{block});
   while (transfer.advance(script(transfer.done())) != files::Transfer::Next::finished) {
   }
   return {transfer.result(), script.positions};
 }
 
 TEST(Transfer, short_transfers_and_interruptions_are_finished) {
-  for (const bool reading : {true, false}) {
-    const Finished whole = finish(reading, 4096, 512, {4096});
+  for (const IoOp op : {IoOp::read, IoOp::write}) {
+    const Finished whole = finish(op, 4096, 512, {4096});
     EXPECT_EQ(whole.result, 4096);
-    const Finished parts = finish(reading, 4096, 512, {512, -EINTR, 1024, -EAGAIN, 2560});
+    const Finished parts = finish(op, 4096, 512, {512, -EINTR, 1024, -EAGAIN, 2560});
     EXPECT_EQ(parts.result, 4096);
     EXPECT_THAT(parts.positions, ElementsAre(0, 512, 512, 1536, 1536));
-    const Finished bytewise = finish(reading, 10, 1, {3, 6, 1});
+    const Finished bytewise = finish(op, 10, 1, {3, 6, 1});
     EXPECT_EQ(bytewise.result, 10);
     EXPECT_THAT(bytewise.positions, ElementsAre(0, 3, 9));
-    EXPECT_EQ(finish(reading, 0, 512, {0}).result, 0);
+    EXPECT_EQ(finish(op, 0, 512, {0}).result, 0);
   }
 }
 
 TEST(Transfer, an_error_is_the_result_whatever_moved_before) {
-  EXPECT_EQ(finish(true, 4096, 512, {1024, -EIO}).result, -EIO);
-  EXPECT_EQ(finish(false, 4096, 512, {1024, -ENOSPC}).result, -ENOSPC);
+  EXPECT_EQ(finish(IoOp::read, 4096, 512, {1024, -EIO}).result, -EIO);
+  EXPECT_EQ(finish(IoOp::write, 4096, 512, {1024, -ENOSPC}).result, -ENOSPC);
 }
 
 TEST(Transfer, only_a_read_ends_at_the_end_of_the_file) {
-  EXPECT_EQ(finish(true, 4096, 512, {1024, 0}).result, 1024);
-  EXPECT_EQ(finish(true, 4096, 512, {700}).result, 700);
-  EXPECT_EQ(finish(false, 4096, 512, {1024, 0}).result, -EIO);
+  EXPECT_EQ(finish(IoOp::read, 4096, 512, {1024, 0}).result, 1024);
+  EXPECT_EQ(finish(IoOp::read, 4096, 512, {700}).result, 700);
+  EXPECT_EQ(finish(IoOp::write, 4096, 512, {1024, 0}).result, -EIO);
 }
 
 TEST(Transfer, a_write_that_stops_inside_a_block_repeats_the_block) {
-  const Finished finished = finish(false, 4096, 512, {700, 3584});
+  const Finished finished = finish(IoOp::write, 4096, 512, {700, 3584});
   EXPECT_EQ(finished.result, 4096);
   EXPECT_THAT(finished.positions, ElementsAre(0, 512));
+}
+
+TEST(Transfer, a_flush_is_done_when_the_kernel_says_so_and_not_before) {
+  EXPECT_EQ(finish(IoOp::flush, 0, 512, {0}).result, 0);
+  const Finished repeated = finish(IoOp::flush, 0, 512, {-EAGAIN, -EINTR, 0});
+  EXPECT_EQ(repeated.result, 0);
+  EXPECT_EQ(repeated.positions.size(), 3U);
+  EXPECT_EQ(finish(IoOp::flush, 0, 512, {-EINTR, -EIO}).result, -EIO);
+}
+
+TEST(Transfer, what_never_moves_becomes_an_error) {
+  for (const IoOp op : {IoOp::read, IoOp::write, IoOp::flush}) {
+    for (const int errnum : {EAGAIN, EINTR}) {
+      files::Transfer transfer(op, op == IoOp::flush ? 0_B : 4_KiB, 512_B);
+      int tries = 1;
+      while (transfer.advance(-errnum) == files::Transfer::Next::again_later) ++tries;
+      EXPECT_EQ(transfer.result(), -errnum);
+      EXPECT_EQ(tries, 10'000);
+    }
+  }
 }
 
 class RequestQueueTest : public testing::Test {

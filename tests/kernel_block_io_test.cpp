@@ -13,6 +13,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "base/signals_blocked.hpp"
 #include "block_io_conformance.hpp"
@@ -307,6 +308,23 @@ TEST_P(KernelBlockIoTest, a_full_disk_shows_at_open_with_the_bytes_missing) {
   EXPECT_EQ(runner.read(again, 0, content.bytes()), 65536);
   EXPECT_TRUE(content.holds(5));
   io_->close(again, true);
+}
+
+// Whatever keeps a file open a little longer, its blocks are free when close() has returned.
+TEST_P(KernelBlockIoTest, a_deleted_file_gives_its_blocks_back_at_once) {
+  std::string why_not;
+  const auto system = LoopFileSystem::mount({.size = 56_MiB}, why_not);
+  if (system == nullptr) GTEST_SKIP() << why_not;
+  for (int round = 0; round < 10; ++round) {
+    const auto io = make(true);
+    const FileId file = io->open({system->path() + "/data", 36_MiB});
+    std::thread([&] {
+      IoRunner runner(*io);
+      IoBuffer buffer(64_KiB);
+      EXPECT_EQ(runner.write(file, 0, buffer.bytes()), 65536);
+    }).join();
+    io->close(file, true);
+  }
 }
 
 TEST_P(KernelBlockIoTest, the_holder_of_a_file_is_named) {

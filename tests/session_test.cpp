@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -310,13 +311,23 @@ TEST(Session, WeightsHashDoesNotDependOnRanksBeforeTraining) {
   EXPECT_NE(run_alone({.steps = 0, .seed = 2}, config).states_hash, alone);
 }
 
+void initialize_all(Session& session) {
+  for (std::uint32_t u = 0; u < session.model().units().size(); ++u) {
+    session.initialize(UnitId{u}, [](const TensorSlice&, std::span<float> values) {
+      std::ranges::fill(values, 0.5F);
+    });
+  }
+}
+
 class Misuse : public ::testing::Test {
  protected:
   Misuse()
       : config_(toy_config(kHost, kHost, kHost)),
         session_(Session::open(toy_model({}), config_,
                                cpu_backends(config_, create_self_communicator()))),
-        stream_(session_.device().create_stream("compute")) {}
+        stream_(session_.device().create_stream("compute")) {
+    initialize_all(session_);
+  }
 
   template <class Call>
   void expect_error(ErrorCode code, const std::string& part, Call&& call) {
@@ -442,6 +453,7 @@ TEST(SessionRanks, DivergingCallsNameUnitsAndRanks) {
     Session session =
         Session::open(toy_model({}), config, cpu_backends(config, world.communicator(rank)));
     const StreamId stream = session.device().create_stream("compute");
+    initialize_all(session);
     const Step step = session.begin_step();
     try {
       (void)session.gather(UnitId{rank.value}, stream);
@@ -464,6 +476,7 @@ TEST(SessionRanks, LostRankEndsTheOthers) {
     Session session =
         Session::open(toy_model({}), config, cpu_backends(config, world.communicator(rank)));
     const StreamId stream = session.device().create_stream("compute");
+    initialize_all(session);
     if (rank.value == 1) {
       world.kill(rank);
       return;

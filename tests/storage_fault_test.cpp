@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "base/rng.hpp"
 #include "cpu/cpu_device.hpp"
 #include "self/self_communicator.hpp"
+#include "support/loop_file_system.hpp"
 #include "support/simulated_disk.hpp"
 #include "support/toy_program.hpp"
 
@@ -246,7 +248,7 @@ TEST(Storage, AnOlderVersionIsFound) {
                               });
   ASSERT_TRUE(outcome.error);
   EXPECT_EQ(outcome.error->code(), ErrorCode::corrupt);
-  EXPECT_THAT(outcome.error->what(), HasSubstr("step 2 is whole"));
+  EXPECT_THAT(outcome.error->what(), HasSubstr("step 2 is lost in part"));
 }
 
 TEST(Storage, ATruncatedFileIsFound) {
@@ -320,7 +322,99 @@ TEST(Storage, AReadOfWhatWasNeverSetIsTheCallersMistake) {
     EXPECT_THAT(error.what(), HasSubstr("param was read before it was set: call initialize()"));
     EXPECT_EQ(error.context().unit, "block.0");
   }
+  // Nor does a step begin before every unit has states, wherever they rest.
+  session.initialize(UnitId{0}, [](const TensorSlice&, std::span<float>) {});
+  try {
+    const Step step = session.begin_step({});
+    FAIL() << "a step began without states";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(error.context().unit, "block.0");
+  }
   session.close();
+}
+
+// What is told about the states is told once, and is true.
+TEST(Storage, AFailureWhileStatesAreSetLeavesNoWholeStep) {
+  Config config = nvme_config();
+  config.nvme.retry_s = 0;
+  ToyOptions program = small_program();
+  program.between_steps = {};
+  auto disk = std::make_unique<SimulatedDisk>();
+  SimulatedDisk& faults = *disk;
+  Backends backends;
+  backends.communicator = create_self_communicator();
+  backends.block_io = std::move(disk);
+  std::optional<Error> told;
+  run_toy(program, config, std::move(backends), [&](Session& session) {
+    const auto fill = [](const TensorSlice&, std::span<float>) {};
+    session.initialize(UnitId{0}, fill);
+    faults.fail(Fault::no_space, 1);
+    try {
+      session.initialize(UnitId{1}, fill);
+    } catch (const Error& error) {
+      told = error;
+    }
+  });
+  ASSERT_TRUE(told);
+  EXPECT_THAT(told->what(), HasSubstr("no step is whole: the states were being set"));
+}
+
+TEST(Storage, AnErrorInsideANestedCallIsToldOnce) {
+  const Outcome outcome = [] {
+    Config config = nvme_config();
+    return run(config, small_program(), [](SimulatedDisk& disk, std::uint32_t completed) {
+      if (completed == 2) {
+        for (int i = 0; i < 2; ++i) disk.fail(Fault::bit_flip_on_read);
+      }
+    });
+  }();
+  ASSERT_TRUE(outcome.error);
+  const std::string text = outcome.error->what();
+  const std::size_t first = text.find("step 2 is lost in part");
+  ASSERT_NE(first, std::string::npos) << text;
+  EXPECT_EQ(text.find("step 2", first + 1), std::string::npos) << text;
+}
+
+// The program may go elsewhere, and something may stand in the way of tidying up.
+TEST(Storage, CloseFindsItsFilesAndReturnsWhateverHappens) {
+  const ScratchDirectory here;
+  const ScratchDirectory there;
+  const std::filesystem::path start = std::filesystem::current_path();
+  std::filesystem::current_path(here.path());
+  std::filesystem::create_directories(here.path() + "/nvme");
+  std::filesystem::create_directories(there.path() + "/nvme/default/rank-0");
+  std::ofstream(there.path() + "/nvme/default/rank-0/states.bin") << "of another run";
+  Config config = nvme_config();
+  config.nvme.directories = {"nvme"};
+  const auto open = [&](LogSink log) {
+    Backends backends;
+    backends.communicator = create_self_communicator();
+    return Session::open(toy_model({}), config, std::move(backends), {.log = std::move(log)});
+  };
+  {
+    Session session = open({});
+    std::filesystem::current_path(there.path());
+    session.close();
+  }
+  EXPECT_FALSE(std::filesystem::exists(here.path() + "/nvme/default")) << "left behind";
+  EXPECT_TRUE(std::filesystem::exists(there.path() + "/nvme/default/rank-0/states.bin"));
+
+  std::filesystem::current_path(here.path());
+  std::vector<std::string> lines;
+  {
+    Session session = open([&](LogLevel level, std::string_view line) {
+      if (level == LogLevel::warning) lines.emplace_back(line);
+    });
+    lines.clear();
+    const std::string path = here.path() + "/nvme/default/rank-0/states.bin";
+    std::filesystem::remove(path);
+    std::filesystem::create_directories(path + "/in the way");
+    session.close();
+  }
+  std::filesystem::current_path(start);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_THAT(lines[0], HasSubstr("cannot delete the data file; delete it by hand"));
 }
 
 }  // namespace

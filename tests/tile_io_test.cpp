@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -248,6 +250,47 @@ TEST_F(TileIoTest, ARequestWithoutAnAnswerKeepsItsMemory) {
   // The answer comes after all.
   EXPECT_EQ(disk_->deliver(1), 1U);
   while (executor_->run_blocking(look()).first) std::this_thread::yield();
+}
+
+// Slow, but it answers: each request waits longer than the timeout in the line of the disk.
+TEST_F(TileIoTest, ADiskThatAnswersNowAndThenIsNotGivenUp) {
+  start({.retry_ns = 0}, Delivery::manual, 60'000'000);
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  TaskGroup group;
+  const auto all = [&]() -> Task<> {
+    for (std::size_t i = 0; i < kTiles; ++i) {
+      buffers.push_back(std::make_unique<Buffer>());
+      group.start(tiles_->write(tile(i, *buffers.back())));
+    }
+    co_await group.join();
+  };
+  std::atomic<bool> stop = false;
+  std::thread disk([&] {
+    while (!stop) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(35));
+      disk_->deliver(1);
+    }
+  });
+  const Error error = failure([&] { executor_->run_blocking(all()); });
+  stop = true;
+  disk.join();
+  EXPECT_STREQ(error.what(), "no error");
+}
+
+// Whatever else goes wrong on the way, the extent can be written again.
+TEST_F(TileIoTest, ALogSinkThatThrowsLosesNoWrite) {
+  start({.retry_ns = 1'000'000'000});
+  TileIoOptions options{.retry_ns = 1'000'000'000};
+  options.name = [](ExtentId) { return TileName{}; };
+  options.log = [](LogLevel, std::string_view) { throw std::runtime_error("sink"); };
+  TileIo throwing(*executor_, *store_, options);
+  Buffer buffer;
+  buffer.fill(1);
+  disk_->fail(Fault::no_space);
+  EXPECT_THROW(executor_->run_blocking(throwing.write(tile(0, buffer))), std::runtime_error);
+  write(0, buffer);
+  read(0, buffer);
+  EXPECT_EQ(buffer.data[0], std::byte{1});
 }
 
 }  // namespace

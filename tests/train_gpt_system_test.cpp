@@ -13,6 +13,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "support/child_process.hpp"
 #include "support/loop_file_system.hpp"
@@ -279,6 +280,26 @@ TEST_F(FileSystems, ADeviceThatFillsUpStopsTheRunWithTheTensorAndTheStep) {
   EXPECT_THAT(result.err, HasSubstr("unit "));
   EXPECT_THAT(result.err, testing::AnyOf(HasSubstr("is whole"), HasSubstr("no step")));
   EXPECT_FALSE(std::filesystem::exists(thin->path() + "/gpt-tiny"));
+}
+
+// A stop (Ctrl-Z, a debugger) longer than the timeout is not the disk's fault.
+TEST_F(TrainGpt, AStoppedProcessGoesOn) {
+  const std::string patient = write("config.json", R"({
+      "budgets": {"device": "6MiB", "host": "32MiB", "nvme": "32MiB"},
+      "placement": {"param": "nvme", "grad": "host", "optimizer": "nvme"},
+      "nvme": {"directories": ["."], "timeout_s": 0.5, "queue_depth": 1}, "engine": {"tile": "256KiB"}})");
+  ChildProcess child(command(1, {"--data", path("text"), "--preset", "tiny", "--steps", "60",
+                                 "--config", patient}),
+                     options());
+  ASSERT_TRUE(child.wait_for_output("step ", kLimit));
+  for (int i = 0; i < 3; ++i) {
+    ::kill(child.pid(), SIGSTOP);
+    std::this_thread::sleep_for(800ms);
+    ::kill(child.pid(), SIGCONT);
+    std::this_thread::sleep_for(100ms);
+  }
+  const ChildResult result = child.wait(kLimit);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
 TEST_F(TrainGpt, TheSeedDecidesTheWeights) {

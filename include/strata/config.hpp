@@ -53,7 +53,7 @@ struct Config {
     bool allow_tmpfs = false;
     IoBackend backend = IoBackend::automatic;
     unsigned queue_depth = 16;
-    unsigned write_depth = 8;
+    unsigned write_depth = 0;  // 0: half of queue_depth
     Verify verify = Verify::always;
     unsigned spare_slots = 0;
     double retry_s = 5;

@@ -307,7 +307,8 @@ class Session {
   LinkFloor byte_floor(std::uint32_t micro_batches) const;
 
   // Waits for all work, gives everything back and removes the run's files; if leases are still
-  // held, the last of them to end does so. Idempotent; the destructor calls it. Blocks.
+  // held, the last of them to end does so. Idempotent; the destructor calls it. Blocks, also on a
+  // disk that does not answer: until then memory and files belong to it.
   void close();
 
  private:

@@ -9,6 +9,7 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
       map_(map),
       device_(device),
       communicator_(communicator),
+      log_(options.log),
       workers_(options.workers),
       executor_(device, io, workers_, options.io_timeout_ns),
       tile_io_(executor_, store,

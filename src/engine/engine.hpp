@@ -198,6 +198,7 @@ class Engine {
   const StateMap& map_;
   Device& device_;
   Communicator& communicator_;
+  const LogSink log_;
 
   WorkerPool workers_;
   Executor executor_;

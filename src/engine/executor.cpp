@@ -33,16 +33,18 @@ void Executor::raise_wake_event() {
 
 void Executor::IoAwaiter::await_suspend(std::coroutine_handle<> awaiter) {
   handle = awaiter;
+  if (!executor.io_is_running()) {
+    executor.last_answer_ns_ = executor.clock_.now_ns();
+    executor.last_overdue_check_ns_ = executor.last_answer_ns_;
+  }
   if (executor.free_operations_.empty()) {
     executor.free_operations_.push_back(static_cast<std::uint32_t>(executor.operations_.size()));
     executor.operations_.emplace_back();
   }
   const std::uint32_t index = executor.free_operations_.back();
   executor.free_operations_.pop_back();
-  executor.operations_[index] = {.waiter = this,
-                                 .memory = {request.data, request.size.value},
-                                 .deadline_ns = executor.clock_.now_ns() + executor.io_timeout_ns_,
-                                 .running = true};
+  executor.operations_[index] = {
+      .waiter = this, .memory = {request.data, request.size.value}, .running = true};
   request.tag = index;
   executor.unsubmitted_.push_back(request);
 }
@@ -65,6 +67,7 @@ void Executor::collect_posted() {
 void Executor::collect_results() {
   std::array<IoResult, 64> results;
   for (std::size_t count = io_.poll(results); count > 0; count = io_.poll(results)) {
+    last_answer_ns_ = clock_.now_ns();
     for (std::size_t i = 0; i < count; ++i) {
       const auto index = static_cast<std::uint32_t>(results[i].tag);
       Operation& operation = operations_[index];
@@ -82,22 +85,24 @@ void Executor::collect_results() {
 
 // Timers, and waiters of requests without an answer.
 void Executor::collect_due() {
-  if (timers_.empty() && free_operations_.size() == operations_.size()) return;
+  if (timers_.empty() && !io_is_running()) return;
   const std::int64_t now_ns = clock_.now_ns();
   std::erase_if(timers_, [&](const Timer& timer) {
     if (timer.due_ns > now_ns) return false;
     ready_.push_back(timer.handle);
     return true;
   });
-  if (now_ns >= next_overdue_check_ns_) give_up_overdue(now_ns);
+  if (io_is_running()) check_overdue(now_ns);
 }
 
-void Executor::give_up_overdue(std::int64_t now_ns) {
-  next_overdue_check_ns_ = now_ns + io_timeout_ns_ / 4;
+void Executor::check_overdue(std::int64_t now_ns) {
+  // wait() lets no more than a quarter of the timeout pass between two checks, unless the process
+  // was stopped.
+  const std::int64_t since_check_ns = now_ns - std::exchange(last_overdue_check_ns_, now_ns);
+  if (since_check_ns > io_timeout_ns_ / 2) last_answer_ns_ += since_check_ns;
+  if (now_ns - last_answer_ns_ < io_timeout_ns_) return;
   for (Operation& operation : operations_) {
-    if (operation.waiter == nullptr || !operation.running || operation.deadline_ns > now_ns) {
-      continue;
-    }
+    if (operation.waiter == nullptr || !operation.running) continue;
     IoAwaiter& waiter = *std::exchange(operation.waiter, nullptr);
     ++overdue_;
     waiter.result = kNoAnswer;
@@ -128,8 +133,9 @@ int Executor::poll_timeout_ms() const {
   std::optional<std::int64_t> next_ns;
   for (const Timer& timer : timers_)
     next_ns = std::min(next_ns.value_or(timer.due_ns), timer.due_ns);
-  if (free_operations_.size() < operations_.size()) {
-    next_ns = std::min(next_ns.value_or(next_overdue_check_ns_), next_overdue_check_ns_);
+  if (io_is_running()) {
+    const std::int64_t check_ns = last_overdue_check_ns_ + io_timeout_ns_ / 4;
+    next_ns = std::min(next_ns.value_or(check_ns), check_ns);
   }
   if (!next_ns) return -1;
   const std::int64_t wait_ns = std::max<std::int64_t>(*next_ns - clock_.now_ns(), 0);

@@ -30,7 +30,8 @@ namespace strata {
 
 class Executor {
  public:
-  // A request without an answer for `io_timeout_ns` counts as failed.
+  // When no request has been answered for `io_timeout_ns`, those that run count as failed. Time in
+  // which the process was stopped does not count.
   Executor(Device& device, BlockIo& io, WorkerPool& workers,
            std::int64_t io_timeout_ns = kDefaultIoTimeoutNs);
   Executor(const Executor&) = delete;
@@ -61,6 +62,7 @@ class Executor {
   // co_await io(request): bytes moved or -errno, or kNoAnswer: the disk still owns the memory.
   static constexpr std::int64_t kNoAnswer = std::numeric_limits<std::int64_t>::min();
   auto io(const IoRequest& request) { return IoAwaiter{*this, request}; }
+  std::int64_t now_ns() const { return clock_.now_ns(); }
   // co_await pause(ns): resumes after that time.
   auto pause(std::int64_t duration_ns) {
     return PauseAwaiter{*this, clock_.now_ns() + duration_ns};
@@ -92,7 +94,6 @@ class Executor {
   struct Operation {
     IoAwaiter* waiter = nullptr;
     std::span<const std::byte> memory;
-    std::int64_t deadline_ns = 0;
     bool running = false;
   };
 
@@ -163,7 +164,8 @@ class Executor {
   void collect_posted();
   void collect_results();
   void collect_due();
-  void give_up_overdue(std::int64_t now_ns);
+  void check_overdue(std::int64_t now_ns);
+  bool io_is_running() const { return free_operations_.size() < operations_.size(); }
   int poll_timeout_ms() const;
   void raise_wake_event();  // mutex_ is held
 
@@ -178,8 +180,9 @@ class Executor {
 
   std::vector<Operation> operations_;  // by the tag of their request
   std::vector<std::uint32_t> free_operations_;
-  std::size_t overdue_ = 0;  // operations whose waiter is gone
-  std::int64_t next_overdue_check_ns_ = 0;
+  std::size_t overdue_ = 0;          // operations whose waiter is gone
+  std::int64_t last_answer_ns_ = 0;  // or when the first of those running was submitted
+  std::int64_t last_overdue_check_ns_ = 0;
   std::vector<Timer> timers_;
   std::vector<std::coroutine_handle<>> ready_;
   std::vector<std::coroutine_handle<>> running_;  // scratch of run_once

@@ -53,19 +53,20 @@ void TileIo::seal(TileBuffer& tile) const {
 // A request without an answer is not repeated: it may still be served.
 Task<> TileIo::transfer(IoRequest request, ExtentId extent, ExtentStore::SlotIndex slot) {
   std::optional<Failure> first;
-  std::int64_t paused_ns = 0;
+  std::int64_t give_up_ns = 0;
   std::int64_t pause_ns = kFirstPauseNs;
   for (;;) {
     const std::int64_t result = co_await executor_.io(request);
     if (result == static_cast<std::int64_t>(request.size.value)) co_return;
-    const bool over = result == Executor::kNoAnswer || paused_ns >= options_.retry_ns;
+    const std::int64_t now_ns = executor_.now_ns();
+    if (!first) give_up_ns = now_ns + options_.retry_ns;
+    const bool over = result == Executor::kNoAnswer || now_ns >= give_up_ns;
     if (!first) {
       first = Failure{request.op, extent, slot, result};
       if (!over) tell_retry(*first);
     }
     if (over) throw_failed(*first);
     co_await executor_.pause(pause_ns);
-    paused_ns += pause_ns;
     pause_ns = std::min(2 * pause_ns, kLongestPauseNs);
   }
 }
@@ -90,7 +91,7 @@ Task<> TileIo::store(TileBuffer tile) {
   request.priority = static_cast<std::uint64_t>(IoPriority::write_back);
   try {
     co_await transfer(request, tile.extent, write->slot);
-  } catch (const Error&) {
+  } catch (...) {
     store_.abandon(*write);
     throw;
   }

@@ -64,6 +64,10 @@ Task<> Engine::drain_task() {
   [[maybe_unused]] const std::exception_ptr told = co_await reductions_.settle();
   co_await background_.join();
   // Memory of a request without an answer is not ours to free.
+  if (executor_.has_overdue_io() && log_) {
+    log_(LogLevel::warning,
+         "waiting for the disk to let go of memory: requests without an answer are still running");
+  }
   while (executor_.has_overdue_io()) co_await executor_.pause(kOverduePauseNs);
 }
 

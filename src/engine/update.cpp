@@ -28,7 +28,7 @@ Task<> Engine::update_task(const std::vector<UnitId>& units, const TileRuns& run
         try {
           SlabSet slabs = co_await update_slabs_.acquire(update_slabs(tile, g_.table));
           tiles.start(update_tile(s, t, std::move(tile_runs), std::move(slabs)));
-        } catch (const Error&) {
+        } catch (...) {
           refused = std::current_exception();
         }
       }

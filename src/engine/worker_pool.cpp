@@ -1,19 +1,36 @@
 #include "engine/worker_pool.hpp"
 
+#include <fmt/format.h>
+
+#include <system_error>
+
 #include "base/check.hpp"
 #include "base/signals_blocked.hpp"
+#include "strata/error.hpp"
 
 namespace strata {
 
 WorkerPool::WorkerPool(unsigned threads) {
   const SignalsBlocked inherited_by_threads;
-  for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  try {
+    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error& error) {
+    stop();
+    throw Error(
+        ErrorCode::io,
+        fmt::format("cannot start {} workers; lower engine.workers or raise ulimit -u", threads),
+        {.errnum = error.code().value()});
+  }
 }
 
 WorkerPool::~WorkerPool() {
+  STRATA_ASSERT(queue_.empty(), "workers end with jobs waiting");
+  stop();
+}
+
+void WorkerPool::stop() {
   {
     const std::scoped_lock lock(mutex_);
-    STRATA_ASSERT(queue_.empty(), "workers end with jobs waiting");
     stopping_ = true;
   }
   wake_.notify_all();

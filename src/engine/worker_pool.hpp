@@ -25,6 +25,7 @@ class Job {
 
 class WorkerPool {
  public:
+  // Throws Error(io) when the threads cannot be started.
   explicit WorkerPool(unsigned threads);
   // Pre: no job is outstanding. Blocks.
   ~WorkerPool();
@@ -34,6 +35,7 @@ class WorkerPool {
   void submit(Job& job);
 
  private:
+  void stop();
   void work();
 
   std::mutex mutex_;

@@ -122,6 +122,17 @@ void prepare_directory(const std::string& root, const std::string& directory, bo
   if (::faccessat(current.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) fail(path.string(), errno);
 }
 
+namespace {
+
+// Where no descriptor is left to walk with.
+void remove_by_path(const std::string& root, const std::string& directory) {
+  for (std::filesystem::path path = directory; path != root; path = path.parent_path()) {
+    if (::rmdir(path.c_str()) != 0 && errno != ENOENT) return;
+  }
+}
+
+}  // namespace
+
 void remove_directory(const std::string& root, const std::string& directory) noexcept {
   try {
     const auto names = components_below(root, directory);
@@ -132,7 +143,13 @@ void remove_directory(const std::string& root, const std::string& directory) noe
       const std::string& name = (*names)[parents.size() - 1];
       parents.push_back(open_directory(parents.back().get(), name, kDirectoryFlags | O_NOFOLLOW));
     }
-    if (!parents.back()) parents.pop_back();
+    if (!parents.back()) {
+      parents.pop_back();
+      if (errno == EMFILE || errno == ENFILE) {
+        remove_by_path(root, directory);
+        return;
+      }
+    }
     if (names->empty()) return;
     for (std::size_t i = parents.size(); i-- > 0;) {
       const int failed = ::unlinkat(parents[i].get(), (*names)[i].c_str(), AT_REMOVEDIR);

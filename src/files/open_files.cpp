@@ -66,10 +66,12 @@ void OpenFiles::close(FileId file, bool remove) {
   const std::string& path = closing->data.path;
   Descriptor& descriptor = closing->data.descriptor;
   // Deleted while the lock is held: afterwards the name may belong to another session.
+  // Its blocks are freed at once, although something else may keep the file open a little longer
+  // (an io_uring ring lets go of its files in the background).
+  [[maybe_unused]] const int emptied = remove ? ::ftruncate(descriptor.get(), 0) : 0;
   const bool failed = remove && ::unlink(path.c_str()) != 0 && errno != ENOENT;
   const int unlink_error = failed ? errno : 0;
-  // Explicit, because something else may keep the file open a little longer (an io_uring ring
-  // lets go of its files in the background).
+  // Explicit, for the same reason.
   ::flock(descriptor.get(), LOCK_UN);
   const int close_error = descriptor.close();
   if (unlink_error != 0) {

@@ -1,11 +1,11 @@
-// What to do with the kernel's answers to one read or write until it is whole: short transfers are
-// resumed, EINTR and EAGAIN repeated. Arithmetic only, so that adapters that block and adapters
-// that do not share it and a test can script what the kernel answers.
+// What to do with the kernel's answers to one request until it is whole: short transfers are
+// resumed, EINTR and EAGAIN repeated after a pause. Arithmetic only, so that adapters that block
+// and adapters that do not share it and a test can script what the kernel answers.
 #pragma once
 
 #include <cstdint>
 
-#include "strata/types.hpp"
+#include "strata/block_io.hpp"
 
 namespace strata::files {
 
@@ -19,14 +19,17 @@ class Transfer {
 
   Transfer() = default;
   // `block` is the offset alignment: a transfer is resumed at its multiples only.
-  Transfer(bool reading, Bytes size, Bytes block)
-      : size_(size.value), block_(block.value), reading_(reading) {}
+  Transfer(IoOp op, Bytes size, Bytes block)
+      : size_(size.value),
+        block_(block.value),
+        reading_(op == IoOp::read),
+        is_flush_(op == IoOp::flush) {}
 
   // `answer`: bytes moved by the last call, which began at done(), or -errno.
   Next advance(std::int64_t answer);
 
   std::uint64_t done() const { return done_; }
-  // Bytes moved, or -errno; less than the size only at a read's end of file.
+  // Bytes moved (0 for a flush), or -errno; less than the size only at a read's end of file.
   std::int64_t result() const { return result_; }
 
  private:
@@ -42,6 +45,7 @@ class Transfer {
   std::int64_t result_ = 0;
   std::uint32_t idle_tries_ = 0;
   bool reading_ = true;
+  bool is_flush_ = false;
 };
 
 }  // namespace strata::files

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
+#include <utility>
 
 #include "base/check.hpp"
 #include "base/rng.hpp"
@@ -16,7 +18,13 @@ ExtentStore::ExtentStore(BlockIo& io, ExtentStoreOptions options)
                 "one weight for each directory");
 }
 
-ExtentStore::~ExtentStore() { close(); }
+ExtentStore::~ExtentStore() {
+  try {
+    close();
+  } catch (const Error&) {
+    // What could not be deleted stays; the next session of the run takes it over.
+  }
+}
 
 std::string ExtentStore::directory(std::uint32_t index) const {
   return fmt::format("{}/{}/rank-{}", options_.directories[index], options_.run,
@@ -97,19 +105,35 @@ void ExtentStore::open() {
       }
     }
   } catch (...) {
-    close();
-    throw;
+    const std::exception_ptr first = std::current_exception();
+    try {
+      close();
+    } catch (const Error&) {
+      // The first cause counts.
+    }
+    std::rethrow_exception(first);
   }
 }
 
 void ExtentStore::close() {
+  std::exception_ptr first;
   for (std::uint32_t i = 0; i < files_.size(); ++i) {
     if (file_sizes_[i] == Bytes{}) continue;
-    if (files_[i]) io_.close(*files_[i], true);
+    try {
+      close_file(i);
+    } catch (const Error&) {
+      if (!first) first = std::current_exception();
+    }
     // Also where open() failed after it had made the directory.
     io_.remove_directory(options_.directories[i], directory(i));
   }
   files_.clear();
+  if (first) std::rethrow_exception(first);
+}
+
+void ExtentStore::close_file(std::uint32_t index) {
+  const std::optional<FileId> file = std::exchange(files_[index], std::nullopt);
+  if (file) io_.close(*file, true);
 }
 
 bool ExtentStore::direct() const {

@@ -71,7 +71,8 @@ class ExtentStore {
   // Makes the directories, then locks and preallocates the files. Throws what BlockIo::open does;
   // whatever was opened before is closed again. Blocks.
   void open();
-  // Idempotent. Pre: nothing is in flight. Blocks.
+  // Closes and deletes every file, then throws the first Error that came. Idempotent; the
+  // destructor calls it and drops the Error. Pre: nothing is in flight. Blocks.
   void close();
 
   // Whether every file is open for direct I/O.
@@ -129,6 +130,7 @@ class ExtentStore {
     std::vector<SlotIndex> spares;  // free ones
   };
 
+  void close_file(std::uint32_t index);
   std::string directory(std::uint32_t index) const;
   std::string file_path(std::uint32_t index) const { return directory(index) + "/states.bin"; }
   double weight(std::size_t file) const;

@@ -121,7 +121,7 @@ void HostRegion::map_with_advice(Bytes size, const Options& options) {
                             options.what),
                 {.errnum = errnum});
   }
-  if (advised && 10 * on_huge_pages(memory_) >= 9 * size) {
+  if (advised && options.for_transfers && 10 * on_huge_pages(memory_) >= 9 * size) {
     pages_ = Pages::transparent_huge;
   }
 }

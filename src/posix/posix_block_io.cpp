@@ -18,26 +18,25 @@ namespace strata {
 
 namespace {
 
-std::int64_t flush(int fd) {
-  for (;;) {
-    if (::fdatasync(fd) == 0) return 0;
-    if (errno != EINTR) return -errno;
+// One system call; bytes moved or -errno.
+std::int64_t call(int fd, const IoRequest& request, std::uint64_t done) {
+  const auto offset = static_cast<off_t>(request.offset_bytes + done);
+  std::byte* const data = request.data + done;
+  const std::uint64_t rest = request.size.value - done;
+  ssize_t result = 0;
+  switch (request.op) {
+    case IoOp::read: result = ::pread(fd, data, rest, offset); break;
+    case IoOp::write: result = ::pwrite(fd, data, rest, offset); break;
+    case IoOp::flush: result = ::fdatasync(fd); break;
   }
+  return result >= 0 ? result : -errno;
 }
 
 std::int64_t run(const files::DataFile& file, const IoRequest& request) {
   constexpr std::chrono::milliseconds kIdlePause{1};
-  const int fd = file.descriptor.get();
-  if (request.op == IoOp::flush) return flush(fd);
-  const bool reading = request.op == IoOp::read;
-  files::Transfer transfer(reading, request.size, file.alignment.offset);
+  files::Transfer transfer(request.op, request.size, file.alignment.offset);
   for (;;) {
-    const auto offset = static_cast<off_t>(request.offset_bytes + transfer.done());
-    std::byte* const data = request.data + transfer.done();
-    const std::uint64_t rest = request.size.value - transfer.done();
-    const ssize_t moved =
-        reading ? ::pread(fd, data, rest, offset) : ::pwrite(fd, data, rest, offset);
-    switch (transfer.advance(moved >= 0 ? moved : -errno)) {
+    switch (transfer.advance(call(file.descriptor.get(), request, transfer.done()))) {
       case files::Transfer::Next::finished: return transfer.result();
       case files::Transfer::Next::again: break;
       case files::Transfer::Next::again_later: std::this_thread::sleep_for(kIdlePause); break;

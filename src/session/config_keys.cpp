@@ -110,8 +110,9 @@ constexpr std::array kKeys = {
                "next."},
     Key{.path = "nvme.write_depth",
         .field = [](Config& c) -> Field { return &c.nvme.write_depth; },
-        .range = {1, 256},
-        .doc = "How many of these may be writes, so that a read finds the device with room."},
+        .range = {0, 256},
+        .doc = "How many of these may be writes, so that a read finds the device with room. 0: "
+               "half of them."},
     Key{.path = "nvme.verify",
         .field = [](Config& c) -> Field { return &c.nvme.verify; },
         .doc = "Whether every tile that is read is checked against the checksum (XXH3) of what was "
@@ -119,16 +120,17 @@ constexpr std::array kKeys = {
     Key{.path = "nvme.spare_slots",
         .field = [](Config& c) -> Field { return &c.nvme.spare_slots; },
         .range = {0, 65536},
-        .doc = "Spare tiles per size and directory in which a write stands beside the version that "
-               "it replaces. 0: tiles are overwritten in place."},
+        .doc =
+            "Spare slots, for each size of tile, in which a write stands beside the version that "
+            "it replaces. 0: tiles are overwritten in place."},
     Key{.path = "nvme.retry_s",
         .field = [](Config& c) -> Field { return &c.nvme.retry_s; },
         .range = {0, 3600},
         .doc = "Seconds for which a failed read or write is tried again before the session stops."},
     Key{.path = "nvme.timeout_s",
         .field = [](Config& c) -> Field { return &c.nvme.timeout_s; },
-        .range = {0, 86400, true},
-        .doc = "Seconds without an answer after which a read or write counts as failed."},
+        .range = {0.001, 86400},
+        .doc = "Seconds without any answer of the disk after which the session stops."},
     Key{.path = "precision.param",
         .field = [](Config& c) -> Field { return &c.precision.param; },
         .doc = "Type of the gathered parameters and of the gradients of one micro-batch."},

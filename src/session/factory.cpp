@@ -41,7 +41,9 @@ std::unique_ptr<Device> make_device(Bytes arena) {
 }
 
 std::unique_ptr<BlockIo> make_block_io(const Config& config, const LogSink& log) {
-  const files::QueueDepth depth{config.nvme.queue_depth, config.nvme.write_depth};
+  const unsigned half = (config.nvme.queue_depth + 1) / 2;
+  const files::QueueDepth depth{config.nvme.queue_depth,
+                                config.nvme.write_depth == 0 ? half : config.nvme.write_depth};
   if (config.nvme.backend != Config::IoBackend::posix) {
     try {
       return make_uring_block_io(depth, log);

@@ -27,10 +27,18 @@ auto SessionImpl::guarded(Call&& call) {
   try {
     return call();
   } catch (const Error& error) {
-    if (is_recoverable(error.code())) throw;
-    const Error told = is_of_storage(error.code()) ? error.with(whole_step()) : error;
+    // An inner call has told it, or nothing was changed.
+    if (has_failed() || (is_recoverable(error.code()) && !applying_update_)) throw;
+    const bool ask_for_states = is_of_storage(error.code()) || applying_update_;
+    const Error told = ask_for_states ? error.with(state_of_states(error.code())) : error;
     fail(told);
     throw told;
+  } catch (const std::exception& error) {
+    // Of the program's own functions, or no memory.
+    if (applying_update_) {
+      fail(Error(ErrorCode::closed, error.what()).with(state_of_states(ErrorCode::closed)));
+    }
+    throw;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <filesystem>
 
 #include "base/check.hpp"
 #include "base/rng.hpp"
@@ -37,12 +38,22 @@ std::int64_t in_ns(double seconds) {
   return static_cast<std::int64_t>(std::llround(seconds * 1e9));
 }
 
-// A sink that is called from several threads, but never by two at once.
+// The program may change its directory while the session lives.
+std::vector<std::string> absolute_paths(std::vector<std::string> paths) {
+  for (std::string& path : paths) path = std::filesystem::absolute(path).lexically_normal();
+  return paths;
+}
+
+// A sink that is called from several threads, but never by two at once, and that does not throw.
 LogSink one_at_a_time(const LogSink& sink) {
   if (!sink) return {};
   return [sink, mutex = std::make_shared<std::mutex>()](LogLevel level, std::string_view message) {
     const std::scoped_lock lock(*mutex);
-    sink(level, message);
+    try {
+      sink(level, message);
+    } catch (...) {
+      // A message that cannot be told must not end what it tells about.
+    }
   };
 }
 
@@ -65,7 +76,11 @@ SessionImpl::~SessionImpl() {
   at_rest_.clear();
   if (io_) io_->use_memory({});
   map_.reset();
-  if (store_) store_->close();
+  try {
+    if (store_) store_->close();
+  } catch (const Error& error) {
+    if (log_) log_(LogLevel::warning, error.what());
+  }
   if (device_) device_->close();
 }
 
@@ -140,6 +155,7 @@ void SessionImpl::make_geometry() {
     tensors += unit.tensors.size();
   }
   tensor_updates_.assign(tensors, 0);
+  initialized_.assign(model_.units().size(), false);
 }
 
 void SessionImpl::allocate() {
@@ -159,7 +175,7 @@ void SessionImpl::allocate() {
     if (used_from_the_start) at_rest_.push_back(reservations_.back()->lease(line.size));
   }
   store_ = std::make_unique<ExtentStore>(
-      *io_, ExtentStoreOptions{.directories = config_.nvme.directories,
+      *io_, ExtentStoreOptions{.directories = absolute_paths(config_.nvme.directories),
                                .weights = config_.nvme.weights,
                                .run = config_.nvme.run,
                                .rank = communicator_->rank(),

@@ -94,8 +94,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   template <class Call>
   auto guarded(Call&& call);
   void fail(const Error& error) noexcept;
-  // Which step the states are whole at, as a clause of an error's message.
-  std::string whole_step() const;
+  bool has_failed();
+  // Which step the states are whole at after an error, as a clause of its message.
+  std::string state_of_states(ErrorCode error) const;
   void require_step(bool active, std::string_view call) const;
   void agree(ProgramCall call, std::uint64_t detail = 0);
   void check_unit(UnitId unit) const;
@@ -134,6 +135,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::vector<std::uint64_t> tensor_updates_;  // by global tensor index
   std::uint64_t completed_steps_ = 0;
   bool applying_update_ = false;                                // the states are between two steps
+  std::vector<bool> initialized_;                               // by unit
   std::vector<std::optional<AdamWCoefficients>> coefficients_;  // by global tensor index
   std::vector<UnitId> update_order_;
   StepState step_;

@@ -33,6 +33,7 @@ void SessionImpl::initialize(UnitId unit, const FillFunction& fill) {
   guarded([&] {
     require_step(false, "initialize");
     check_unit(unit);
+    initialized_[unit.value] = false;
     const StateTable& table = geometry_.table;
     const BorrowedSlabs slabs(*engine_, 2);
     auto* values = reinterpret_cast<float*>(slabs[0]);
@@ -61,6 +62,7 @@ void SessionImpl::initialize(UnitId unit, const FillFunction& fill) {
     for (std::uint32_t t = 0; t < model_.unit(unit).tensors.size(); ++t) {
       tensor_updates_[tensor_index(unit, TensorId{t})] = 0;
     }
+    initialized_[unit.value] = true;
   });
 }
 

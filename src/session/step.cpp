@@ -53,14 +53,26 @@ void SessionImpl::fail(const Error& error) noexcept {
   communicator_->abort(error.what());
 }
 
-std::string SessionImpl::whole_step() const {
+bool SessionImpl::has_failed() {
+  const std::scoped_lock lock(failure_mutex_);
+  return failure_.has_value();
+}
+
+std::string SessionImpl::state_of_states(ErrorCode error) const {
   if (applying_update_) {
     return fmt::format(
         "step {} was being applied, so that no step is whole: go back to a checkpoint",
         completed_steps_ + 1);
   }
-  if (completed_steps_ == 0) return "no step was completed";
-  return fmt::format("step {} is whole", completed_steps_);
+  if (std::ranges::find(initialized_, false) != initialized_.end()) {
+    return "no step is whole: the states were being set";
+  }
+  const std::string step = completed_steps_ == 0 ? "the initial states are"
+                                                 : fmt::format("step {} is", completed_steps_);
+  if (error == ErrorCode::corrupt) {
+    return step + " lost in part, so that no step is whole: go back to a checkpoint";
+  }
+  return step + " whole";
 }
 
 void SessionImpl::require_step(bool active, std::string_view call) const {
@@ -113,6 +125,12 @@ Step SessionImpl::begin_step(StepOptions options) {
   guarded([&] {
     require_step(false, "begin_step");
     check_step_options(options);
+    for (std::uint32_t u = 0; u < initialized_.size(); ++u) {
+      if (initialized_[u]) continue;
+      throw Error(ErrorCode::invalid_argument,
+                  "begin_step before initialize() of every unit: this one has no states",
+                  {.unit = model_.unit(UnitId{u}).name});
+    }
     step_.active = true;
     step_.options = std::move(options);
     step_.reductions.assign(model_.units().size(), 0);

@@ -19,6 +19,9 @@ namespace {
 // One call moves at most 2 GiB less a page (read(2)).
 constexpr std::uint64_t kMostCallBytes = std::uint64_t{1} << 30;
 
+// Marks the tag of a pause; the slot stands in the lower half of a tag.
+constexpr std::uint64_t kEndOfPause = std::uint64_t{1} << 32;
+
 }  // namespace
 
 UringBlockIo::UringBlockIo(Options options)
@@ -132,7 +135,7 @@ void UringBlockIo::start_requests() {
   while (const std::optional<IoRequest> request = queue_.start_next()) {
     const std::uint32_t slot = free_slots_.back();
     free_slots_.pop_back();
-    running_[slot] = {*request, files::Transfer(request->op == IoOp::read, request->size,
+    running_[slot] = {*request, files::Transfer(request->op, request->size,
                                                 files_[request->file].alignment.offset)};
     issue(slot);
   }
@@ -181,21 +184,13 @@ void UringBlockIo::issue(std::uint32_t slot) {
 
 void UringBlockIo::complete(std::uint32_t slot, std::int64_t answer) {
   auto& [request, transfer] = running_[slot];
-  using Next = files::Transfer::Next;
-  if (request.op == IoOp::flush && answer != -EINTR && answer != -EAGAIN) {
-    deliver(request, answer);
-    free_slots_.push_back(slot);
-    return;
-  }
-  // -ETIME: the end of a pause.
-  const Next next = answer == -ETIME ? Next::again : transfer.advance(answer);
-  switch (next) {
-    case Next::finished:
+  switch (transfer.advance(answer)) {
+    case files::Transfer::Next::finished:
       deliver(request, transfer.result());
       free_slots_.push_back(slot);
       break;
-    case Next::again: issue(slot); break;
-    case Next::again_later: ring_->prepare_pause(slot); break;
+    case files::Transfer::Next::again: issue(slot); break;
+    case files::Transfer::Next::again_later: ring_->prepare_pause(slot | kEndOfPause); break;
   }
 }
 
@@ -209,8 +204,13 @@ void UringBlockIo::deliver(const IoRequest& request, std::int64_t result) {
 
 void UringBlockIo::reap() {
   if (!ring_ || !ring_->belongs_to_this_thread()) return;
-  ring_->reap([this](std::uint64_t slot, std::int32_t answer) {
-    complete(static_cast<std::uint32_t>(slot), answer);
+  ring_->reap([this](std::uint64_t tag, std::int32_t answer) {
+    const auto slot = static_cast<std::uint32_t>(tag);
+    if ((tag & kEndOfPause) != 0) {
+      issue(slot);
+    } else {
+      complete(slot, answer);
+    }
   });
 }
 
