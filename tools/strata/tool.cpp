@@ -7,17 +7,20 @@
 #include <exception>
 #include <string>
 
+#include "bench_io.hpp"
 #include "inspect.hpp"
+#include "interrupt.hpp"
 
 namespace strata::tool {
 namespace {
 
 constexpr int kWrongUse = 2;
+constexpr int kInterrupted = 130;  // as shells have it: 128 + SIGINT
 
-int fail(std::FILE* err, std::string message) {
+int fail(std::FILE* err, std::string message, int code = kWrongUse) {
   std::ranges::replace(message, '\n', ' ');
   fmt::print(err, "strata: {}\n", message);
-  return kWrongUse;
+  return code;
 }
 
 }  // namespace
@@ -27,6 +30,7 @@ int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
   app.require_subcommand(1);
   try {
     add_inspect(app, out);
+    add_bench(app, out);
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::CallForHelp&) {
@@ -37,6 +41,8 @@ int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
     return 0;
   } catch (const CLI::Error& error) {
     return fail(err, fmt::format("{} (see --help)", error.what()));
+  } catch (const Interrupted& interrupted) {
+    return fail(err, interrupted.what(), kInterrupted);
   } catch (const std::exception& error) {
     return fail(err, error.what());
   }
