@@ -293,5 +293,51 @@ TEST_F(TileIoTest, ALogSinkThatThrowsLosesNoWrite) {
   EXPECT_EQ(buffer.data[0], std::byte{1});
 }
 
+// One of many requests at once fails or is late: that one and no other.
+TEST_F(TileIoTest, OneOfManyFailsAloneAndNobodyWaitsForAnother) {
+  start({.retry_ns = 0});
+  std::array<Buffer, kTiles> buffers;
+  for (std::size_t i = 0; i < kTiles; ++i) {
+    buffers[i].fill(static_cast<int>(i + 1));
+    write(i, buffers[i]);
+  }
+  for (const Fault fault : {Fault::short_transfer, Fault::io_error}) {
+    std::vector<std::size_t> failed;
+    std::vector<std::size_t> read_well;
+    const auto one = [&](std::size_t i) -> Task<> {
+      try {
+        co_await tiles_->read(tile(i, buffers[i]), IoPriority::stage);
+        read_well.push_back(i);
+      } catch (const Error&) {
+        failed.push_back(i);
+      }
+    };
+    const auto all = [&]() -> Task<> {
+      TaskGroup group;
+      for (std::size_t i = 0; i < kTiles; ++i) group.start(one(i));
+      co_await group.join();
+    };
+    disk_->fail(fault, 2);
+    executor_->run_blocking(all());
+    EXPECT_EQ(failed.size(), 1U);
+    EXPECT_EQ(read_well.size(), kTiles - 1);
+  }
+
+  disk_->fail(Fault::slow, 0);  // tile 0 takes 20 ms more
+  std::vector<std::size_t> order;
+  const auto note = [&](std::size_t i) -> Task<> {
+    co_await tiles_->read(tile(i, buffers[i]), IoPriority::stage);
+    order.push_back(i);
+  };
+  const auto all = [&]() -> Task<> {
+    TaskGroup group;
+    for (std::size_t i = 0; i < kTiles; ++i) group.start(note(i));
+    co_await group.join();
+  };
+  executor_->run_blocking(all());
+  ASSERT_EQ(order.size(), kTiles);
+  EXPECT_EQ(order.back(), 0U) << "others waited for the slow one";
+}
+
 }  // namespace
 }  // namespace strata::test
