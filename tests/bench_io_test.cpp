@@ -199,7 +199,7 @@ class BenchIo : public ::testing::Test {
     folder_ = ::mkdtemp(pattern.data());
     for (const char* name : {"a", "b"}) std::filesystem::create_directory(path(name));
   }
-  ~BenchIo() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   // --allow-tmpfs: a scratch directory may well be one.

@@ -2,9 +2,14 @@
 // states or with an error that says what was lost, and never with wrong states.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -15,6 +20,7 @@
 #include "base/rng.hpp"
 #include "cpu/cpu_device.hpp"
 #include "self/self_communicator.hpp"
+#include "session/factory.hpp"
 #include "support/loop_file_system.hpp"
 #include "support/simulated_disk.hpp"
 #include "support/toy_program.hpp"
@@ -415,6 +421,35 @@ TEST(Storage, CloseFindsItsFilesAndReturnsWhateverHappens) {
   std::filesystem::current_path(start);
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_THAT(lines[0], HasSubstr("cannot delete the data file; delete it by hand"));
+}
+
+// In a child: the kernel answers io_uring_setup with EPERM, as containers and sysctl do.
+void open_where_io_uring_is_forbidden() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{.len = 4, .filter = filter};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) std::_Exit(2);
+  if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) std::_Exit(3);
+  std::string told;
+  const LogSink log = [&](LogLevel, std::string_view line) { told += std::string(line) + "\n"; };
+  Config config;
+  if (make_block_io(config, log)->name() != "posix") std::_Exit(4);
+  if (told.find("using POSIX threads") == std::string::npos) std::_Exit(5);
+  config.nvme.backend = Config::IoBackend::io_uring;
+  try {
+    make_block_io(config, log);
+  } catch (const Error& error) {
+    std::_Exit(error.code() == ErrorCode::not_supported ? 0 : 6);
+  }
+  std::_Exit(7);
+}
+
+TEST(StorageDeathTest, WhereIoUringIsForbiddenPosixThreadsTakeOver) {
+  EXPECT_EXIT(open_where_io_uring_is_forbidden(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

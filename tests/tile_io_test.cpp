@@ -33,7 +33,7 @@ class TileIoTest : public testing::Test {
  protected:
   using Delivery = SimulatedDisk::Delivery;
 
-  ~TileIoTest() override {
+  void TearDown() override {
     thread_.reset();
     store_->close();
   }

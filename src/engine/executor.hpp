@@ -124,6 +124,7 @@ class Executor {
   };
 
   template <class Function>
+  // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): final, and never deleted as a Job
   struct WorkAwaiter final : Job {
     WorkAwaiter(Executor& on, Function what) : executor(on), function(std::move(what)) {}
     Executor& executor;

@@ -22,7 +22,7 @@ namespace strata::tool {
 namespace {
 
 constexpr unsigned kMostWindows = 1'000'000;
-constexpr unsigned kMostWorkers = 64;
+constexpr unsigned kMostWorkers = 256;
 
 // What the command line holds, before sizes are read.
 struct BenchIoArguments {

@@ -29,8 +29,7 @@ template <class T>
 std::vector<T> choices(std::vector<T> given, std::vector<T> otherwise) {
   if (given.empty()) given = std::move(otherwise);
   std::ranges::sort(given);
-  const auto repeated = std::ranges::unique(given);
-  given.erase(repeated.begin(), repeated.end());
+  given.erase(std::unique(given.begin(), given.end()), given.end());
   return given;
 }
 
