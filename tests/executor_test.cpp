@@ -36,7 +36,7 @@ SimulatedDisk::Options background_delivery() {
 
 // An executor on its own thread, over a device and a disk that complete by themselves.
 class ExecutorTest : public ::testing::Test {
- protected:
+ public:
   CpuDevice device{{.arena = 1_MiB}};
   SimulatedDisk disk{background_delivery()};
   WorkerPool workers{2};

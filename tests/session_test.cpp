@@ -490,7 +490,7 @@ TEST(SessionRanks, LostRankEndsTheOthers) {
       message = error.what();
     }
   });
-  EXPECT_NE(message.find("1"), std::string::npos) << message;
+  EXPECT_NE(message.find('1'), std::string::npos) << message;
 }
 
 TEST(SessionRanks, FailureOfOneRankAtOpenEndsAll) {

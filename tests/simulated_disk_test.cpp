@@ -33,7 +33,7 @@ class SimulatedPlace final : public IoPlace {
   SimulatedDisk::Options options_;
 };
 
-IoUnderTest under_test(std::string label, SimulatedDisk::Options options) {
+IoUnderTest under_test(std::string label, const SimulatedDisk::Options& options) {
   return {.label = std::move(label),
           .make_place = [options] { return std::make_unique<SimulatedPlace>(options); }};
 }
@@ -59,7 +59,7 @@ class SimulatedDiskTest : public testing::Test {
 
   SimulatedDiskTest() { start({}); }
 
-  void start(SimulatedDisk::Options options) {
+  void start(const SimulatedDisk::Options& options) {
     runner_.reset();
     disk_ = std::make_unique<SimulatedDisk>(options);
     runner_ = std::make_unique<IoRunner>(*disk_);

@@ -52,7 +52,7 @@ Config nvme_config() {
 using Arm = std::function<void(SimulatedDisk&, std::uint32_t completed_steps)>;
 
 Outcome run(const Config& config, ToyOptions program, const Arm& arm,
-            SimulatedDisk::Options disk_options = {}) {
+            const SimulatedDisk::Options& disk_options = {}) {
   auto disk = std::make_unique<SimulatedDisk>(disk_options);
   SimulatedDisk& faults = *disk;
   program.between_steps = [&](std::uint32_t completed) { arm(faults, completed); };

@@ -30,9 +30,8 @@ auto SessionImpl::guarded(Call&& call) {
     // An inner call has told it, or nothing was changed.
     if (has_failed() || (is_recoverable(error.code()) && !applying_update_)) throw;
     const bool ask_for_states = is_of_storage(error.code()) || applying_update_;
-    const Error told = ask_for_states ? error.with(state_of_states(error.code())) : error;
-    fail(told);
-    throw told;
+    fail(ask_for_states ? error.with(state_of_states(error.code())) : error);
+    throw first_failure();
   } catch (const std::exception& error) {
     // Of the program's own functions, or no memory.
     if (applying_update_) {

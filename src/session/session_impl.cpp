@@ -105,14 +105,14 @@ void SessionImpl::open() {
   agree_on_session();
   communicator_->attach(*device_);
   const auto reservation = [&](Tier tier, MemoryPurpose purpose) -> Reservation& {
-    static const std::string kNone = "none";
+    static const std::string none = "none";
     for (std::size_t i = 0; i < plan_.lines.size(); ++i) {
       if (plan_.lines[i].tier == tier && plan_.lines[i].purpose == purpose) {
         return *reservations_[i];
       }
     }
     reservations_.push_back(
-        std::make_unique<Reservation>(*budgets_[static_cast<std::size_t>(tier)], kNone, Bytes{}));
+        std::make_unique<Reservation>(*budgets_[static_cast<std::size_t>(tier)], none, Bytes{}));
     return *reservations_.back();
   };
   const EngineReservations engine_reservations{

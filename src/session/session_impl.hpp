@@ -95,6 +95,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   auto guarded(Call&& call);
   void fail(const Error& error) noexcept;
   bool has_failed();
+  Error first_failure();  // pre: has_failed()
   // Which step the states are whole at after an error, as a clause of its message.
   std::string state_of_states(ErrorCode error) const;
   void require_step(bool active, std::string_view call) const;

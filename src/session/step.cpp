@@ -58,6 +58,11 @@ bool SessionImpl::has_failed() {
   return failure_.has_value();
 }
 
+Error SessionImpl::first_failure() {
+  const std::scoped_lock lock(failure_mutex_);
+  return failure_.value();
+}
+
 std::string SessionImpl::state_of_states(ErrorCode error) const {
   if (applying_update_) {
     return fmt::format(
