@@ -23,7 +23,6 @@
 namespace strata::test {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr Bytes kTile{10'000};

@@ -1,6 +1,7 @@
 // train_gpt as a user runs it: real processes, real files, real ranks. What must hold of every run:
 // weights that do not depend on the placement, numbers that agree with the operating system's,
 // budgets that are kept, and one clear line with the right exit code when something is wrong.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -171,7 +172,8 @@ TEST_F(TrainGpt, TheBackendNeverChangesTheWeightsAndIsTold) {
         R"("backend": "posix", "queue_depth": 1, "write_depth": 1)", R"("spare_slots": 4)"}) {
     SCOPED_TRACE(nvme);
     const auto summary = train(
-        1, write("config.json", "{" + layout + R"("nvme": {"directories": ["."], )" + nvme + "}}"));
+        1, write("config.json",
+                 fmt::format(R"({{{} "nvme": {{"directories": ["."], {}}}}})", layout, nvme)));
     if (hash.empty()) hash = summary["weights_hash"];
     EXPECT_EQ(summary["weights_hash"], hash);
     const auto& storage = summary["storage"];

@@ -15,7 +15,6 @@
 namespace strata::test {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
