@@ -133,6 +133,9 @@ void write_without_descriptors(const std::string& directory, UringBlockIo& io) {
 }
 
 TEST_F(UringBlockIoTest, no_descriptor_for_a_ring_fails_requests_and_no_more) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers open pipes to look at memory, and find none left";
+#endif
   EXPECT_EXIT(write_without_descriptors(scratch_.path(), *io_), testing::ExitedWithCode(0), "");
 }
 
