@@ -129,11 +129,13 @@ Error TileIo::describe(const Failure& failure) const {
   const bool reading = failure.op == IoOp::read;
   std::string text = fmt::format("{} {} {} the nvme tier failed", reading ? "reading" : "writing",
                                  options_.name(failure.extent).kind, reading ? "from" : "to");
-  int errnum = failure.result < 0 ? static_cast<int>(-failure.result) : 0;
+  int errnum = 0;
   if (failure.result == Executor::kNoAnswer) {
     errnum = ETIMEDOUT;
     text += ": no answer within nvme.timeout_s";
-  } else if (failure.result >= 0) {
+  } else if (failure.result < 0) {
+    errnum = static_cast<int>(-failure.result);
+  } else {
     text += fmt::format(" after {} bytes (was the file truncated?)", failure.result);
   }
   const ErrorCode code = io_error_code(errnum);
