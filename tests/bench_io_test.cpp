@@ -30,6 +30,8 @@
 #include "statistics.hpp"
 #include "strata/bytes.hpp"
 #include "strata/error.hpp"
+#include "support/loop_file_system.hpp"
+#include "support/run_tool.hpp"
 #include "tool.hpp"
 
 namespace strata::test {
@@ -154,31 +156,9 @@ TEST(Plan, BytesAreMet) {
   }
 }
 
-struct Outcome {
-  int code = 0;
-  std::string out;
-  std::string err;
-};
-
-Outcome run_tool(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {"strata", "bench", "io"});
-  std::vector<const char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  char* out_text = nullptr;
-  char* err_text = nullptr;
-  std::size_t out_size = 0;
-  std::size_t err_size = 0;
-  std::FILE* out = ::open_memstream(&out_text, &out_size);
-  std::FILE* err = ::open_memstream(&err_text, &err_size);
-  Outcome outcome;
-  outcome.code = tool::run(static_cast<int>(argv.size()), argv.data(), out, err);
-  std::fclose(out);
-  std::fclose(err);
-  outcome.out.assign(out_text, out_size);
-  outcome.err.assign(err_text, err_size);
-  std::free(out_text);
-  std::free(err_text);
-  return outcome;
+ToolOutcome bench_io(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"bench", "io"});
+  return run_tool(std::move(arguments));
 }
 
 // Bytes that this process has sent towards disks: proc(5), /proc/pid/io.
@@ -195,17 +175,14 @@ std::uint64_t written_by_this_process() {
 class BenchIo : public ::testing::Test {
  protected:
   BenchIo() {
-    std::string pattern = ::testing::TempDir() + "strata_bench_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
     for (const char* name : {"a", "b"}) std::filesystem::create_directory(path(name));
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
   // --allow-tmpfs: a scratch directory may well be one.
-  Outcome quick(std::vector<std::string> arguments) const {
+  ToolOutcome quick(std::vector<std::string> arguments) const {
     arguments.insert(arguments.end(), {"--quick", "--allow-tmpfs"});
-    return run_tool(arguments);
+    return bench_io(arguments);
   }
   std::vector<std::string> left_in(const std::string& name) const {
     std::vector<std::string> names;
@@ -220,7 +197,7 @@ class BenchIo : public ::testing::Test {
   }
 
  private:
-  std::string folder_;
+  ScratchDirectory folder_;
 };
 
 void expect_positive(const nlohmann::json& json, const std::string& pointer) {
@@ -237,7 +214,7 @@ std::size_t columns_of(const std::string& line) {
 
 TEST_F(BenchIo, ReportsWhatItMeasured) {
   const std::uint64_t before = written_by_this_process();
-  const Outcome outcome = quick({"--dir", path("a"), "--json", path("r.json")});
+  const ToolOutcome outcome = quick({"--dir", path("a"), "--json", path("r.json")});
   const std::uint64_t written = written_by_this_process() - before;
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
@@ -289,8 +266,9 @@ TEST_F(BenchIo, ReportsWhatItMeasured) {
 }
 
 TEST_F(BenchIo, SeveralDirectoriesGetWeights) {
-  const Outcome outcome = quick({"--dir", path("a"), "--dir", path("b"), "--tile", "1MiB",
-                                 "--depth", "4", "--json", path("r.json"), "--backend", "posix"});
+  const ToolOutcome outcome =
+      quick({"--dir", path("a"), "--dir", path("b"), "--tile", "1MiB", "--depth", "4", "--json",
+             path("r.json"), "--backend", "posix"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const nlohmann::json json = read_json("r.json");
   ASSERT_EQ(json["weights"].size(), 2U);
@@ -334,7 +312,7 @@ TEST_F(BenchIo, WrongUseIsOneLineAndLeavesNothing) {
     std::string line;
     for (const std::string& argument : arguments) line += argument + " ";
     SCOPED_TRACE(line);
-    const Outcome outcome = quick(arguments);
+    const ToolOutcome outcome = quick(arguments);
     EXPECT_EQ(outcome.code, 2);
     EXPECT_EQ(outcome.out, "");
     EXPECT_THAT(outcome.err, StartsWith("strata: "));
@@ -345,7 +323,7 @@ TEST_F(BenchIo, WrongUseIsOneLineAndLeavesNothing) {
 
 TEST_F(BenchIo, AFailedRunLeavesNoResultFile) {
   std::ofstream(path("old.json")) << "old";
-  const Outcome fresh = quick({"--dir", path("missing"), "--json", path("new.json")});
+  const ToolOutcome fresh = quick({"--dir", path("missing"), "--json", path("new.json")});
   EXPECT_THAT(fresh.err, HasSubstr("does not exist"));
   EXPECT_FALSE(std::filesystem::exists(path("new.json")));
   quick({"--dir", path("missing"), "--json", path("old.json")});
@@ -354,17 +332,16 @@ TEST_F(BenchIo, AFailedRunLeavesNoResultFile) {
 }
 
 TEST_F(BenchIo, MemoryFileSystemsAreRefusedUnlessAllowed) {
-  std::string pattern = "/dev/shm/strata_bench_XXXXXX";
-  if (::mkdtemp(pattern.data()) == nullptr) GTEST_SKIP() << "/dev/shm is not writable";
-  const Outcome refused = run_tool({"--dir", pattern, "--quick"});
+  if (::access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "/dev/shm is not writable";
+  const ScratchDirectory memory("/dev/shm");
+  const ToolOutcome refused = bench_io({"--dir", memory.path(), "--quick"});
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.err, HasSubstr("--allow-tmpfs"));
-  EXPECT_TRUE(std::filesystem::is_empty(pattern));
-  const Outcome allowed = run_tool({"--dir", pattern, "--quick", "--allow-tmpfs", "--tile", "1MiB",
-                                    "--depth", "4", "--windows", "1"});
+  EXPECT_TRUE(std::filesystem::is_empty(memory.path()));
+  const ToolOutcome allowed = bench_io({"--dir", memory.path(), "--quick", "--allow-tmpfs",
+                                        "--tile", "1MiB", "--depth", "4", "--windows", "1"});
   EXPECT_EQ(allowed.code, 0) << allowed.err;
-  EXPECT_TRUE(std::filesystem::is_empty(pattern));
-  std::filesystem::remove(pattern);
+  EXPECT_TRUE(std::filesystem::is_empty(memory.path()));
 }
 
 TEST_F(BenchIo, FilesBeyondALimitAreRefused) {
@@ -372,7 +349,7 @@ TEST_F(BenchIo, FilesBeyondALimitAreRefused) {
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &former), 0);
   const rlimit low{.rlim_cur = 1 << 20, .rlim_max = former.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
-  const Outcome outcome = quick({"--dir", path("a")});
+  const ToolOutcome outcome = quick({"--dir", path("a")});
   ::setrlimit(RLIMIT_FSIZE, &former);
   EXPECT_EQ(outcome.code, 2);
   EXPECT_EQ(outcome.out, "");
@@ -383,7 +360,7 @@ TEST_F(BenchIo, FilesBeyondALimitAreRefused) {
 TEST_F(BenchIo, AReadOnlyDirectoryIsRefused) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
   ::chmod(path("a").c_str(), 0500);
-  const Outcome outcome = quick({"--dir", path("a")});
+  const ToolOutcome outcome = quick({"--dir", path("a")});
   ::chmod(path("a").c_str(), 0700);
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("not writable"));
@@ -394,7 +371,7 @@ TEST_F(BenchIo, ASignalEndsItAndLeavesNothing) {
     while (left_in("a").size() < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ::kill(::getpid(), SIGINT);
   });
-  const Outcome outcome =
+  const ToolOutcome outcome =
       quick({"--dir", path("a"), "--windows", "1000000", "--json", path("r.json")});
   user.join();
   EXPECT_EQ(outcome.code, 130);

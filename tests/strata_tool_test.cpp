@@ -18,40 +18,13 @@
 #include "partition_drawing.hpp"
 #include "strata/error.hpp"
 #include "support/random_model.hpp"
-#include "tool.hpp"
+#include "support/run_tool.hpp"
 
 namespace strata::test {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-struct Outcome {
-  int code = 0;
-  std::string out;
-  std::string err;
-};
-
-Outcome run_tool(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "strata");
-  std::vector<const char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  char* out_text = nullptr;
-  char* err_text = nullptr;
-  std::size_t out_size = 0;
-  std::size_t err_size = 0;
-  std::FILE* out = ::open_memstream(&out_text, &out_size);
-  std::FILE* err = ::open_memstream(&err_text, &err_size);
-  Outcome outcome;
-  outcome.code = tool::run(static_cast<int>(argv.size()), argv.data(), out, err);
-  std::fclose(out);
-  std::fclose(err);
-  outcome.out.assign(out_text, out_size);
-  outcome.err.assign(err_text, err_size);
-  std::free(out_text);
-  std::free(err_text);
-  return outcome;
-}
 
 class StrataTool : public ::testing::Test {
  protected:
@@ -81,8 +54,8 @@ constexpr const char* kToy = R"({"units": [
 
 TEST_F(StrataTool, TellsWhoHoldsWhat) {
   const std::string model = write("toy.json", kToy);
-  const Outcome outcome = run_tool({"inspect", "partition", "--model", model, "--ranks", "4",
-                                    "--svg", path("toy.svg"), "--json", path("out.json")});
+  const ToolOutcome outcome = run_tool({"inspect", "partition", "--model", model, "--ranks", "4",
+                                        "--svg", path("toy.svg"), "--json", path("out.json")});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
   EXPECT_THAT(outcome.out, StartsWith("38 parameters in 2 units, sliced over 4 ranks; with padding "
@@ -100,7 +73,7 @@ TEST_F(StrataTool, TellsWhoHoldsWhat) {
 
 TEST_F(StrataTool, ShowsOneUnit) {
   const std::string model = write("toy.json", kToy);
-  const Outcome outcome =
+  const ToolOutcome outcome =
       run_tool({"inspect", "partition", "--model", model, "--ranks", "2", "--unit", "B"});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, HasSubstr("\nB, trainable"));
@@ -110,13 +83,13 @@ TEST_F(StrataTool, ShowsOneUnit) {
 TEST_F(StrataTool, PrintsTheMemoryPlanAndRefusesOneThatDoesNotFit) {
   const std::string model = write("toy.json", kToy);
   const std::string config = write("c.json", "{}");
-  const Outcome fits =
+  const ToolOutcome fits =
       run_tool({"inspect", "memory", "--model", model, "--config", config, "--ranks", "2"});
   EXPECT_EQ(fits.code, 0) << fits.err;
   EXPECT_THAT(fits.out, HasSubstr("param at rest"));
   EXPECT_THAT(fits.out, HasSubstr("4 MiB  communicator windows"));
   const std::string small = write("s.json", R"({"budgets": {"device": "1KiB"}})");
-  const Outcome refused =
+  const ToolOutcome refused =
       run_tool({"inspect", "memory", "--model", model, "--config", small, "--ranks", "2"});
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.out, HasSubstr("param at rest")) << "the table explains the refusal";
@@ -143,7 +116,7 @@ TEST_F(StrataTool, WrongUseIsOneLineAndCodeTwo) {
     std::string line;
     for (const std::string& argument : arguments) line += argument + " ";
     SCOPED_TRACE(line);
-    const Outcome outcome = run_tool(arguments);
+    const ToolOutcome outcome = run_tool(arguments);
     EXPECT_EQ(outcome.code, 2);
     EXPECT_EQ(outcome.out, "");
     EXPECT_THAT(outcome.err, StartsWith("strata: "));
@@ -155,7 +128,7 @@ TEST_F(StrataTool, WrongUseIsOneLineAndCodeTwo) {
 TEST_F(StrataTool, HelpIsNoMistake) {
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"--help"}, {"inspect", "partition", "--help"}}) {
-    const Outcome outcome = run_tool(arguments);
+    const ToolOutcome outcome = run_tool(arguments);
     EXPECT_EQ(outcome.code, 0);
     EXPECT_THAT(outcome.out, HasSubstr("Usage: "));
   }

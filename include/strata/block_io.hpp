@@ -3,7 +3,8 @@
 // EINTR and EAGAIN themselves; a result smaller than the request means end of file.
 //
 // Ownership: a request's memory belongs to the I/O from submit() until its result was polled.
-// Thread: one at a time (the engine thread while a session runs), except descriptor().
+// Thread: one at a time (the engine thread while a session runs), except descriptor() and
+// counters(), which any may call.
 #pragma once
 
 #include <cstddef>

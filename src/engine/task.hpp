@@ -97,7 +97,6 @@ class [[nodiscard]] Task {
 
   // Where the frame of a coroutine that takes this task as argument comes from.
   FramePool* frame_pool() const { return handle_ ? FramePool::of(handle_.address()) : nullptr; }
-  const void* frame_address() const { return handle_.address(); }
 
  private:
   Handle handle_;

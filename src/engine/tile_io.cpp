@@ -65,7 +65,7 @@ Task<> TileIo::transfer(IoRequest request, ExtentId extent, ExtentStore::SlotInd
       first = Failure{request.op, extent, slot, result};
       if (!over) tell_retry(*first);
     }
-    if (over) throw_failed(*first);
+    if (over) throw describe(*first);
     co_await executor_.pause(pause_ns);
     pause_ns = std::min(2 * pause_ns, kLongestPauseNs);
   }
@@ -142,8 +142,6 @@ Error TileIo::describe(const Failure& failure) const {
   if (code == ErrorCode::no_space) text += " (free space on the device below the file system)";
   return error(code, text, errnum, failure.extent, failure.slot);
 }
-
-void TileIo::throw_failed(const Failure& failure) const { throw describe(failure); }
 
 void TileIo::tell_retry(const Failure& failure) const {
   if (!options_.log) return;

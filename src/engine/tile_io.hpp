@@ -92,7 +92,6 @@ class TileIo {
   Error error(ErrorCode code, std::string_view message, int errnum, ExtentId extent,
               ExtentStore::SlotIndex slot) const;
   Error describe(const Failure& failure) const;
-  [[noreturn]] void throw_failed(const Failure& failure) const;
   void tell_retry(const Failure& failure) const;
   [[noreturn]] void throw_corrupt(ExtentId extent) const;
 

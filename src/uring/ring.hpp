@@ -11,9 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
-#include <string>
 #include <thread>
 #include <vector>
 

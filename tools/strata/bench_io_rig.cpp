@@ -4,11 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <coroutine>
 #include <cstring>
 #include <ctime>
-#include <deque>
-#include <exception>
 #include <utility>
 
 #include "base/rng.hpp"
@@ -50,57 +47,16 @@ class Stopwatch {
   double cpu_began_ = cpu_seconds();
 };
 
-// Lets `count` tasks of the engine thread pass at a time.
-class Gate {
- public:
-  Gate(Executor& executor, unsigned count) : executor_(executor), free_(count) {}
-
-  // co_await enter(); later leave().
-  auto enter() {
-    struct Awaiter {
-      Gate& gate;
-      bool await_ready() {
-        if (gate.free_ == 0) return false;
-        --gate.free_;
-        return true;
-      }
-      void await_suspend(std::coroutine_handle<> waiter) { gate.waiting_.push_back(waiter); }
-      void await_resume() {}
-    };
-    return Awaiter{*this};
-  }
-  void leave() {
-    if (waiting_.empty()) {
-      ++free_;
-      return;
-    }
-    executor_.make_ready(waiting_.front());
-    waiting_.pop_front();
-  }
-
- private:
-  Executor& executor_;
-  unsigned free_;
-  std::deque<std::coroutine_handle<>> waiting_;
-};
-
-// One window on the engine thread. As many tiles again as the disk has may be verified or sealed
-// meanwhile, so that the disk does not wait for a worker.
+// One window on the engine thread.
 class Window {
  public:
-  Window(Executor& executor, TileIo& tile_io, bool verify, std::span<const TileMove> moves,
-         Bytes tile, unsigned depth, std::vector<double>* latencies_s)
-      : tile_io_(tile_io),
-        verify_(verify),
-        moves_(moves),
-        tile_(tile),
-        lane_count_(verify ? 2 * depth : depth),
-        disk_(executor, depth),
-        latencies_s_(latencies_s) {}
+  Window(TileIo& tile_io, std::span<const TileMove> moves, Bytes tile,
+         std::vector<double>* latencies_s)
+      : tile_io_(tile_io), moves_(moves), tile_(tile), latencies_s_(latencies_s) {}
 
-  Task<WindowTime> run(std::byte* memory) {
+  Task<WindowTime> run(std::byte* memory, unsigned depth) {
     const Stopwatch watch;
-    for (unsigned lane = 0; lane < lane_count_; ++lane) {
+    for (unsigned lane = 0; lane < depth; ++lane) {
       lanes_.start(move_tiles(memory + lane * tile_.value));
     }
     co_await lanes_.join();
@@ -113,52 +69,20 @@ class Window {
     while (next_ < moves_.size() && !lanes_.failed()) {
       const TileMove move = moves_[next_++];
       const TileBuffer tile{.extent = move.extent, .data = slab};
+      const std::int64_t began_ns = clock_.now_ns();
       if (move.write) {
-        co_await write(tile);
+        co_await tile_io_.write(tile);
       } else {
-        co_await read(tile);
+        co_await tile_io_.read(tile, IoPriority::stage);
       }
+      if (latencies_s_ == nullptr) continue;
+      latencies_s_->push_back(1e-9 * static_cast<double>(clock_.now_ns() - began_ns));
     }
-  }
-
-  // TileIo::read() and write(), in their parts where a worker has one of them.
-  Task<> read(TileBuffer tile) {
-    co_await disk_.enter();
-    const std::int64_t began_ns = clock_.now_ns();
-    co_await transfer(tile_io_.fetch(tile, IoPriority::stage));
-    if (verify_) co_await tile_io_.process(std::span<const TileBuffer>(&tile, 1), {}, [] {});
-    took_since(began_ns);
-  }
-  Task<> write(TileBuffer tile) {
-    const std::int64_t began_ns = clock_.now_ns();
-    if (verify_) co_await tile_io_.process({}, std::span<TileBuffer>(&tile, 1), [] {});
-    co_await disk_.enter();
-    co_await transfer(tile_io_.store(tile));
-    took_since(began_ns);
-  }
-  // Leaves the gate also when the transfer has failed: the other lanes would wait for ever.
-  Task<> transfer(Task<> task) {
-    std::exception_ptr error;
-    try {
-      co_await task;
-    } catch (const Error&) {
-      error = std::current_exception();
-    }
-    disk_.leave();
-    if (error) std::rethrow_exception(error);
-  }
-
-  void took_since(std::int64_t began_ns) {
-    if (latencies_s_ == nullptr) return;
-    latencies_s_->push_back(1e-9 * static_cast<double>(clock_.now_ns() - began_ns));
   }
 
   TileIo& tile_io_;
-  const bool verify_;
   const std::span<const TileMove> moves_;
   const Bytes tile_;
-  const unsigned lane_count_;
-  Gate disk_;
   std::vector<double>* const latencies_s_;
   const SteadyClock clock_;
   std::size_t next_ = 0;
@@ -195,7 +119,7 @@ BenchIoRig::BenchIoRig(const BenchIoOptions& options, const BenchIoPlan& plan)
       plan_(plan),
       run_(fmt::format("bench-{}", ::getpid())),
       notices_(std::make_shared<Notices>()),
-      region_(2 * plan.window,
+      region_(plan.window,
               {.what = "staging memory", .for_transfers = true, .log = Notices::sink_of(notices_)}),
       io_(make_block_io(config_of(options, plan), Notices::sink_of(notices_))),
       store_(*io_,
@@ -268,9 +192,9 @@ void BenchIoRig::fill_memory() {
 WindowTime BenchIoRig::run_library(std::span<const TileMove> moves, unsigned depth, bool verify,
                                    std::vector<double>* latencies_s) {
   if (latencies_s != nullptr) latencies_s->reserve(latencies_s->size() + moves.size());
-  Window window(executor_, verify ? verified_ : unverified_, verify, moves,
-                store_.size(moves.front().extent), depth, latencies_s);
-  return executor_.run_blocking(window.run(region_.memory().data()));
+  Window window(verify ? verified_ : unverified_, moves, store_.size(moves.front().extent),
+                latencies_s);
+  return executor_.run_blocking(window.run(region_.memory().data(), depth));
 }
 
 void BenchIoRig::make_bare_loop() {

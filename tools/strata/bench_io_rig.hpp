@@ -46,9 +46,9 @@ class BenchIoRig {
   BenchIoRig(const BenchIoRig&) = delete;
   BenchIoRig& operator=(const BenchIoRig&) = delete;
 
-  // Moves tiles of one size, `depth` of them at the disk at once. With `latencies_s` the time of
-  // each tile is appended: from the submission of a read until it was verified, from the checksum
-  // of a write until it was committed. Throws Error as TileIo does. Blocks. Pre: what is read was
+  // Moves tiles of one size, `depth` of them at once. With `latencies_s` the time of each tile is
+  // appended: from the submission of a read until it was verified, from the checksum of a write
+  // until it was committed. Throws Error as TileIo does. Blocks. Pre: what is read was
   // written before, with the same `verify`.
   WindowTime run_library(std::span<const TileMove> moves, unsigned depth, bool verify,
                          std::vector<double>* latencies_s = nullptr);
