@@ -17,6 +17,7 @@
 #include "partition.hpp"
 #include "partition_drawing.hpp"
 #include "strata/error.hpp"
+#include "support/loop_file_system.hpp"
 #include "support/random_model.hpp"
 #include "support/run_tool.hpp"
 
@@ -28,13 +29,7 @@ using ::testing::StartsWith;
 
 class StrataTool : public ::testing::Test {
  protected:
-  StrataTool() {
-    std::string pattern = ::testing::TempDir() + "strata_tool_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~StrataTool() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
   std::string write(const std::string& name, const std::string& content) const {
     std::ofstream(path(name)) << content;
     return path(name);
@@ -45,7 +40,7 @@ class StrataTool : public ::testing::Test {
   }
 
  private:
-  std::string folder_;
+  ScratchDirectory folder_;
 };
 
 constexpr const char* kToy = R"({"units": [

@@ -49,7 +49,7 @@ std::unique_ptr<BlockIo> make_block_io(const Config& config, const LogSink& log)
       return make_uring_block_io(depth, log);
     } catch (const Error& error) {
       if (config.nvme.backend == Config::IoBackend::io_uring) throw;
-      if (log) log(LogLevel::info, fmt::format("{}; using POSIX threads", error.what()));
+      if (log) log(LogLevel::warning, fmt::format("{}; using POSIX threads", error.what()));
     }
   }
   return std::make_unique<PosixBlockIo>(
