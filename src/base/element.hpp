@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/check.hpp"
 #include "strata/element_ops.hpp"
 #include "strata/types.hpp"
 
@@ -101,6 +102,44 @@ STRATA_HOST_DEVICE inline AdamWState adamw(AdamWState state, float gradient,
   const float denominator = std::fma(std::sqrt(v), c.second_scale, c.epsilon);
   const float w = std::fma(-c.step_size, m / denominator, state.weight * c.decay_factor);
   return {w, m, v};
+}
+
+// A canonical sum of a block: sixteen interleaved partial sums, folded pairwise. A fixed order
+// that vector units of any width up to sixteen lanes, and sixteen threads, can follow. The order is
+// part of the result (docs/determinism.md).
+inline constexpr std::uint64_t kSumLanes = 16;
+
+// The sum of squares of elements lane, lane + kSumLanes, ... below `count`, in this order;
+// *nonfinite becomes 1 when one of them is.
+template <class T>
+STRATA_HOST_DEVICE double lane_sum(const T* gradient, std::uint64_t count, std::uint64_t lane,
+                                   std::uint32_t* nonfinite) {
+  double sum = 0;
+  for (std::uint64_t i = lane; i < count; i += kSumLanes) {
+    const float g = to_float(gradient[i]);
+    *nonfinite |= is_nonfinite(g) ? 1U : 0U;
+    sum += static_cast<double>(g) * static_cast<double>(g);
+  }
+  return sum;
+}
+
+// Folds the sums of all lanes; uses them up.
+STRATA_HOST_DEVICE inline double fold_lanes(double* lanes) {
+  for (std::uint64_t width = kSumLanes / 2; width > 0; width /= 2) {
+    for (std::uint64_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+  }
+  return lanes[0];
+}
+
+// Calls `body` with a null pointer of the C++ type that stands for `dtype`. Host only.
+template <class Body>
+void with_type(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::fp32: return body(static_cast<float*>(nullptr));
+    case DType::bf16: return body(static_cast<Bf16*>(nullptr));
+    case DType::fp16: return body(static_cast<Fp16*>(nullptr));
+  }
+  STRATA_ASSERT(false, "unknown dtype");
 }
 
 }  // namespace strata::element

@@ -8,19 +8,7 @@
 namespace strata {
 namespace {
 
-using element::Bf16;
-using element::Fp16;
-
-// Calls `body` with a null pointer of the C++ type that stands for `dtype`.
-template <class Body>
-void with_type(DType dtype, Body&& body) {
-  switch (dtype) {
-    case DType::fp32: return body(static_cast<float*>(nullptr));
-    case DType::bf16: return body(static_cast<Bf16*>(nullptr));
-    case DType::fp16: return body(static_cast<Fp16*>(nullptr));
-  }
-  STRATA_ASSERT(false, "unknown dtype");
-}
+using element::with_type;
 
 void run(const AccumulateOp& op) {
   with_type(op.gradient_dtype, [&]<class T>(T*) {
@@ -37,11 +25,10 @@ void run(const AccumulateOp& op) {
   });
 }
 
-// Sixteen interleaved partial sums, folded pairwise: a fixed order that vector units of any width
-// up to sixteen lanes can follow. The order is part of the result (docs/determinism.md).
+// element::lane_sum() of all lanes side by side, which vector units follow.
 template <class T>
 double block_sum(const T* gradient, std::uint64_t count, std::uint32_t& nonfinite) {
-  constexpr std::uint64_t kLanes = 16;
+  constexpr std::uint64_t kLanes = element::kSumLanes;
   double lanes[kLanes] = {};
   std::uint32_t bad[kLanes] = {};
   const std::uint64_t whole = count / kLanes * kLanes;
@@ -57,14 +44,8 @@ double block_sum(const T* gradient, std::uint64_t count, std::uint32_t& nonfinit
     bad[i - whole] |= static_cast<std::uint32_t>(element::is_nonfinite(g));
     lanes[i - whole] += static_cast<double>(g) * static_cast<double>(g);
   }
-  for (std::uint64_t width = kLanes / 2; width > 0; width /= 2) {
-    for (std::uint64_t lane = 0; lane < width; ++lane) {
-      lanes[lane] += lanes[lane + width];
-      bad[lane] |= bad[lane + width];
-    }
-  }
-  nonfinite |= bad[0];
-  return lanes[0];
+  for (const std::uint32_t flag : bad) nonfinite |= flag;
+  return element::fold_lanes(lanes);
 }
 
 void run(const GradientStatsOp& op) {
@@ -116,25 +97,30 @@ void run(const AdamWOp& op) {
   });
 }
 
+void run(const ConvertOp& op) {
+  with_type(op.to_dtype, [&]<class To>(To*) {
+    with_type(op.from_dtype, [&]<class From>(From*) {
+      auto* to = static_cast<To*>(op.to);
+      const auto* from = static_cast<const From*>(op.from);
+      for (std::uint64_t i = 0; i < op.count_elems; ++i) {
+        to[i] = element::from_float<To>(element::to_float(from[i]));
+      }
+    });
+  });
+}
+
 }  // namespace
 
 void run_on_host(const AccumulateOp& op) { run(op); }
 void run_on_host(const GradientStatsOp& op) { run(op); }
 void run_on_host(const AdamWOp& op) { run(op); }
+void run_on_host(const ConvertOp& op) { run(op); }
 void run_on_host(const ElementOp& op) {
   std::visit([](const auto& one) { run(one); }, op);
 }
 
 void convert(void* dst, DType dst_dtype, const void* src, DType src_dtype, std::uint64_t count) {
-  with_type(dst_dtype, [&]<class D>(D*) {
-    with_type(src_dtype, [&]<class S>(S*) {
-      auto* to = static_cast<D*>(dst);
-      const auto* from = static_cast<const S*>(src);
-      for (std::uint64_t i = 0; i < count; ++i) {
-        to[i] = element::from_float<D>(element::to_float(from[i]));
-      }
-    });
-  });
+  run(ConvertOp{dst, dst_dtype, src, src_dtype, count});
 }
 
 }  // namespace strata

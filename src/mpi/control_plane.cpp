@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <string>
 
 namespace strata::mpi {
 namespace {
@@ -18,24 +18,7 @@ constexpr std::size_t kMaxNotice = 512;
 // Often enough to report a death within a fraction of a second, rarely enough to cost nothing.
 constexpr std::chrono::milliseconds kCheckPeriod{50};
 
-// Precedes the caller's bytes in every message.
-struct Header {
-  std::uint32_t call = 0;
-  std::uint32_t sequence = 0;
-  std::uint64_t size_bytes = 0;
-};
-
 int tag_of(ControlCall which) { return which == ControlCall::close ? kCloseTag : kCallTag; }
-
-std::string_view name_of(ControlCall which) {
-  switch (which) {
-    case ControlCall::exchange: return "exchange";
-    case ControlCall::attach: return "attach";
-    case ControlCall::split: return "split";
-    case ControlCall::close: return "close";
-  }
-  return "?";
-}
 
 std::vector<ProcessIdentity> gather_identities(MPI_Comm comm, std::uint32_t size) {
   const ProcessIdentity mine = identify_this_process();
@@ -46,10 +29,6 @@ std::vector<ProcessIdentity> gather_identities(MPI_Comm comm, std::uint32_t size
 }
 
 }  // namespace
-
-std::string name_ranks(const std::vector<std::uint32_t>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
-}
 
 // One call's messages. MPI holds pointers into it until every request is done.
 struct ControlPlane::Messages {
@@ -102,11 +81,9 @@ std::vector<std::byte> ControlPlane::call(ControlCall which, std::span<const std
 }
 
 void ControlPlane::start(Messages& messages, ControlCall which, std::span<const std::byte> mine) {
-  const Header header{static_cast<std::uint32_t>(which), sequence_++, mine.size()};
   messages.tag = tag_of(which);
-  messages.outgoing.resize(sizeof(header) + mine.size());
-  std::memcpy(messages.outgoing.data(), &header, sizeof(header));
-  std::copy(mine.begin(), mine.end(), messages.outgoing.begin() + sizeof(header));
+  messages.outgoing =
+      pack_control({static_cast<std::uint32_t>(which), sequence_++, mine.size()}, mine);
   messages.incoming.resize(size_);
   messages.accepted.resize(size_);
   messages.sends.assign(size_, MPI_REQUEST_NULL);
@@ -158,22 +135,12 @@ void ControlPlane::accept(Messages& messages, std::uint32_t peer) {
 
 std::vector<std::byte> ControlPlane::unpack(const Messages& messages, ControlCall which,
                                             std::span<const std::byte> mine) const {
+  const ControlHeader header{static_cast<std::uint32_t>(which), sequence_ - 1, mine.size()};
   std::vector<std::byte> all;
   all.reserve(size_ * mine.size());
   for (std::uint32_t peer = 0; peer < size_; ++peer) {
-    const std::vector<std::byte>& message = messages.incoming[peer];
-    Header header;
-    if (message.size() >= sizeof(header)) std::memcpy(&header, message.data(), sizeof(header));
-    if (header.call != static_cast<std::uint32_t>(which) || header.sequence + 1 != sequence_ ||
-        message.size() != sizeof(header) + mine.size()) {
-      throw Error(ErrorCode::diverged,
-                  fmt::format("rank {} is in {}() number {} with {} bytes while rank {} is in {}() "
-                              "number {} with {} bytes; all ranks must make the same calls",
-                              peer, name_of(static_cast<ControlCall>(header.call)), header.sequence,
-                              header.size_bytes, rank_, name_of(which), sequence_ - 1, mine.size()),
-                  {.rank = Rank{peer}});
-    }
-    all.insert(all.end(), message.begin() + sizeof(header), message.end());
+    const auto bytes = unpack_control(messages.incoming[peer], peer, header, rank_);
+    all.insert(all.end(), bytes.begin(), bytes.end());
   }
   return all;
 }
@@ -198,20 +165,12 @@ std::optional<Error> ControlPlane::find_loss(std::string_view what,
     }
     // A peer that closes waits for us to close too; if we wait for more, it left too early.
     if (what != name_of(ControlCall::close) && has_closed(peer)) {
-      return Error(ErrorCode::rank_lost,
-                   fmt::format("rank {} closed its communicator while rank {} waited for it in {}; "
-                               "look for its last message",
-                               peer, rank_, what),
-                   {.rank = Rank{peer}});
+      return closed_error(peer, rank_, what);
     }
   }
   const auto timeout = std::chrono::milliseconds(timeout_ms_);
   if (waited < timeout || missing.empty()) return std::nullopt;
-  return Error(ErrorCode::rank_lost,
-               fmt::format("{} did not arrive in {} within {} ms of rank {}: stopped, hanging, or "
-                           "slower than the timeout",
-                           name_ranks(missing), what, timeout.count(), rank_),
-               {.rank = Rank{missing.front()}});
+  return timeout_error(missing, rank_, what, timeout);
 }
 
 std::optional<Error> ControlPlane::find_notice() {
@@ -227,10 +186,8 @@ std::optional<Error> ControlPlane::find_notice() {
   check(MPI_Recv(reason, sizeof(reason), MPI_CHAR, source, kNoticeTag, comm_, MPI_STATUS_IGNORE),
         "MPI_Recv");
   told_ = true;
-  return Error(ErrorCode::rank_lost,
-               fmt::format("rank {} gave up: {}", source,
-                           std::string_view(reason, static_cast<std::size_t>(size))),
-               {.rank = Rank{static_cast<std::uint32_t>(source)}});
+  return gave_up_error(static_cast<std::uint32_t>(source),
+                       std::string_view(reason, static_cast<std::size_t>(size)));
 }
 
 bool ControlPlane::has_closed(std::uint32_t peer) {

@@ -15,7 +15,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,10 +22,9 @@
 #include "mpi/backoff.hpp"
 #include "mpi/mpi_process.hpp"
 #include "mpi/peer_watch.hpp"
+#include "ports/control_messages.hpp"
 
 namespace strata::mpi {
-
-enum class ControlCall : std::uint32_t { exchange, attach, split, close };
 
 class ControlPlane {
  public:
@@ -93,8 +91,5 @@ class ControlPlane {
   std::atomic<bool> told_ = false;
   std::uint32_t sequence_ = 0;
 };
-
-// "rank 3" or "ranks 1, 2".
-std::string name_ranks(const std::vector<std::uint32_t>& ranks);
 
 }  // namespace strata::mpi

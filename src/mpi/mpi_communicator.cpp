@@ -18,7 +18,6 @@ namespace strata {
 namespace {
 
 using mpi::check;
-using mpi::ControlCall;
 using mpi::MpiProcess;
 using mpi::Shards;
 

@@ -44,6 +44,7 @@ class HostCommunicator : public Communicator {
   HostCommunicator& operator=(const HostCommunicator&) = delete;
   ~HostCommunicator() override;
 
+  bool host_memory_only() const final { return true; }
   void all_gather(StreamId stream, std::span<const ShardedBuffer> buffers) final;
   void reduce_scatter(StreamId stream, std::span<const ShardedBuffer> buffers) final;
   void broadcast(StreamId stream, void* data, Bytes size, Rank root) final;

@@ -51,6 +51,12 @@ void visit_op(const AdamWOp& op, Visit& visit) {
   }
 }
 
+template <class Visit>
+void visit_op(const ConvertOp& op, Visit& visit) {
+  visit(range(op.from, 0, op.count_elems, size_of(op.from_dtype), false));
+  visit(range(op.to, 0, op.count_elems, size_of(op.to_dtype), true));
+}
+
 }  // namespace element_accesses
 
 // Calls visit(Access) for each range.
