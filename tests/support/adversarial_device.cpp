@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/check.hpp"
-#include "cpu/element_accesses.hpp"
+#include "ports/element_accesses.hpp"
 
 namespace strata::test {
 namespace {
@@ -11,6 +11,7 @@ namespace {
 std::string_view kind_of(const ElementOp& op) {
   if (std::holds_alternative<AccumulateOp>(op)) return "accumulate";
   if (std::holds_alternative<GradientStatsOp>(op)) return "gradient_stats";
+  if (std::holds_alternative<ConvertOp>(op)) return "convert";
   return "adamw";
 }
 
@@ -49,6 +50,21 @@ void AdversarialDevice::host_writes(void* data, Bytes size) {
   checker_.host_access("write", {data, size, true});
 }
 
+void AdversarialDevice::host_gives_up(std::string_view what, void* data, Bytes size) {
+  const std::lock_guard lock(mutex_);
+  checker_.host_access(what, {data, size, true});
+}
+
+bool AdversarialDevice::is_known(Event event) const {
+  const std::lock_guard lock(mutex_);
+  return checker_.is_known(event);
+}
+
+bool AdversarialDevice::is_known_idle(StreamId stream) const {
+  const std::lock_guard lock(mutex_);
+  return checker_.is_known_idle(stream);
+}
+
 StreamId AdversarialDevice::create_stream(std::string_view name) {
   const std::lock_guard lock(mutex_);
   checker_.add_stream(name);
@@ -73,9 +89,28 @@ void AdversarialDevice::zero(StreamId stream, void* dst, Bytes size) {
 
 void AdversarialDevice::launch(StreamId stream, HostFunction function,
                                std::span<const Access> accesses) {
+  launch_as("launch", stream, std::move(function), accesses);
+}
+
+void AdversarialDevice::launch_as(std::string_view kind, StreamId stream, HostFunction function,
+                                  std::span<const Access> accesses) {
   const std::lock_guard lock(mutex_);
-  enqueue_checked(stream, "launch", accesses);
+  enqueue_checked(stream, kind, accesses);
   inner_.launch(stream, std::move(function), accesses);
+}
+
+void AdversarialDevice::call_host(StreamId stream, HostFunction function) {
+  const std::lock_guard lock(mutex_);
+  auto call = [this, before = checker_.point(stream), function = std::move(function)] {
+    {
+      const std::lock_guard lock_in_call(mutex_);
+      checker_.host_knows(before);
+    }
+    function();
+  };
+  enqueue_checked(stream, "host function", {});
+  inner_.launch(stream, std::move(call));
+  gate_.demand(stream);
 }
 
 void AdversarialDevice::element_op(StreamId stream, const ElementOp& op) {

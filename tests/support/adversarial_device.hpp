@@ -47,6 +47,20 @@ class AdversarialDevice final : public Device {
   void host_reads(const void* data, Bytes size);
   void host_writes(void* data, Bytes size);
 
+  // The host calls `what`, after which no device work may touch the memory.
+  void host_gives_up(std::string_view what, void* data, Bytes size);
+  // Whether the host can tell that the event has fired, or that the stream has nothing left to run.
+  bool is_known(Event event) const;
+  bool is_known_idle(StreamId stream) const;
+
+  // launch() that violations call `kind`, which has static storage.
+  void launch_as(std::string_view kind, StreamId stream, HostFunction function,
+                 std::span<const Access> accesses = {});
+  // Demands a launch by which the host learns that all work before it on the stream has finished.
+  void call_host(StreamId stream, HostFunction function);
+  // All that is enqueued on `stream` now may run.
+  void demand(StreamId stream) { gate_.demand(stream); }
+
   std::string_view name() const override { return inner_.name(); }
   std::span<std::byte> arena() override { return inner_.arena(); }
   bool host_addressable() const override { return true; }

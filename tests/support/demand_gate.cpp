@@ -33,6 +33,11 @@ void DemandGate::demand(Event event) {
   demand_locked(event);
 }
 
+void DemandGate::demand(StreamId stream) {
+  const std::lock_guard lock(mutex_);
+  demand_locked(stream, streams_.at(stream.value).enqueued);
+}
+
 void DemandGate::polled(Event event) {
   const std::lock_guard lock(mutex_);
   if (rng::at(seed_ ^ kPollKey, polls_++) % 4 == 0) demand_locked(event);
@@ -63,16 +68,20 @@ void DemandGate::after(StreamId id, const StreamWork& work) {
   streams_.at(id.value).blocked_on.reset();
 }
 
-// Demands pass on only from the wait that a stream stands at. A wait deeper in the queue passes
-// them on when it gets there: that is as late as possible.
 void DemandGate::demand_locked(Event event) {
   if (event.slot >= marks_.size() || marks_[event.slot].generation != event.generation) return;
   const Mark mark = marks_[event.slot];
-  Stream& stream = streams_.at(mark.stream.value);
+  demand_locked(mark.stream, mark.count);
+}
+
+// Demands pass on only from the wait that a stream stands at. A wait deeper in the queue passes
+// them on when it gets there: that is as late as possible.
+void DemandGate::demand_locked(StreamId id, std::uint64_t count) {
+  Stream& stream = streams_.at(id.value);
   // Demanded before: so was what it waits for. This also ends the recursion, since a stream may
   // still look blocked on an event that has fired.
-  if (stream.demanded >= mark.count) return;
-  stream.demanded = mark.count;
+  if (stream.demanded >= count) return;
+  stream.demanded = count;
   changed_.notify_all();
   if (stream.blocked_on && stream.started <= stream.demanded) demand_locked(*stream.blocked_on);
 }

@@ -34,6 +34,8 @@ class DemandGate final : public StreamHooks {
   void recorded(StreamId stream, Event event);
 
   void demand(Event event);
+  // All that is enqueued on `stream` now.
+  void demand(StreamId stream);
   // The host asked whether `event` is done and was told no: demands it one time in four.
   void polled(Event event);
   // Nothing is held any more.
@@ -57,6 +59,7 @@ class DemandGate final : public StreamHooks {
   };
 
   void demand_locked(Event event);
+  void demand_locked(StreamId id, std::uint64_t count);
   bool lets_through(StreamId stream, std::uint64_t index) const;
 
   const DemandPolicy policy_;

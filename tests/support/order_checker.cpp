@@ -78,6 +78,11 @@ void OrderChecker::host_knows(Event event) {
   events_.erase(found);
 }
 
+bool OrderChecker::is_known(Event event) const {
+  const auto found = events_.find({event.slot, event.generation});
+  return found == events_.end() || host_.covers(found->second);
+}
+
 void OrderChecker::host_access(std::string_view kind, const Access& access) {
   check_access(host_, fmt::format("{} by the host", kind), access);
 }

@@ -51,6 +51,14 @@ class OrderChecker {
   // The host has learnt that `event` fired. Ops enqueued later come after it.
   void host_knows(Event event);
 
+  // A point after all that is enqueued on `stream` now, for when the host learns of it otherwise.
+  VectorClock point(StreamId stream) const { return streams_.at(stream.value); }
+  void host_knows(const VectorClock& point) { host_.join(point); }
+
+  // Whether the host can tell that `event` has fired, or that `stream` has nothing left to run.
+  bool is_known(Event event) const;
+  bool is_known_idle(StreamId stream) const { return host_.covers(streams_.at(stream.value)); }
+
   // The host itself touches memory now.
   void host_access(std::string_view kind, const Access& access);
 
