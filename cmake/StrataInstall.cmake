@@ -3,7 +3,7 @@ include(CMakePackageConfigHelpers)
 
 set(strata_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/strata)
 set(strata_installed_targets strata)
-foreach(adapter mpi uring)
+foreach(adapter cuda mpi nccl uring)
   set(strata_package_needs_${adapter} OFF)
   if(TARGET strata_${adapter}_library)
     list(APPEND strata_installed_targets strata_${adapter}_library)
@@ -24,5 +24,5 @@ write_basic_package_version_file(
   ${CMAKE_CURRENT_BINARY_DIR}/strataConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/strataConfig.cmake
-              ${CMAKE_CURRENT_BINARY_DIR}/strataConfigVersion.cmake cmake/Findliburing.cmake
+              ${CMAKE_CURRENT_BINARY_DIR}/strataConfigVersion.cmake cmake/Findliburing.cmake cmake/Findnccl.cmake
         DESTINATION ${strata_package_dir})

@@ -8,9 +8,25 @@ set(strata_uring_state "no")
 if(TARGET strata_uring)
   set(strata_uring_state "yes (${LIBURING_LIBRARY})")
 endif()
+set(strata_cuda_state "no")
+if(STRATA_HAS_CUDA)
+  set(strata_cuda_state "yes (${CUDAToolkit_VERSION}, ${CUDAToolkit_BIN_DIR}; ${CMAKE_CUDA_ARCHITECTURES})")
+endif()
+set(strata_nccl_state "no")
+if(STRATA_HAS_NCCL)
+  set(strata_nccl_state "yes (${nccl_VERSION}, ${NCCL_LIBRARY})")
+endif()
 set(strata_launcher "${CMAKE_CXX_COMPILER_LAUNCHER}")
 if(NOT strata_launcher)
-  set(strata_launcher "none")
+  set(strata_cuda_state "no")
+if(STRATA_HAS_CUDA)
+  set(strata_cuda_state "yes (${CUDAToolkit_VERSION}, ${CUDAToolkit_BIN_DIR}; ${CMAKE_CUDA_ARCHITECTURES})")
+endif()
+set(strata_nccl_state "no")
+if(STRATA_HAS_NCCL)
+  set(strata_nccl_state "yes (${nccl_VERSION}, ${NCCL_LIBRARY})")
+endif()
+set(strata_launcher "none")
 endif()
 set(strata_sanitizers "${STRATA_SANITIZE}")
 if(NOT strata_sanitizers)
@@ -22,6 +38,8 @@ message(STATUS "Strata ${PROJECT_VERSION}
      compiler launcher    ${strata_launcher}
      MPI (STRATA_MPI=${STRATA_MPI})  ${strata_mpi_state}
      io_uring (STRATA_URING=${STRATA_URING})  ${strata_uring_state}
+     CUDA (STRATA_CUDA=${STRATA_CUDA})  ${strata_cuda_state}
+     NCCL (STRATA_NCCL=${STRATA_NCCL})  ${strata_nccl_state}
      sanitizers           ${strata_sanitizers}
      warnings as errors   ${STRATA_WARNINGS_AS_ERRORS}
      tests                ${STRATA_BUILD_TESTS}

@@ -6,7 +6,9 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <set>
 
+#include "support/pinned.hpp"
 #include "support/wire_values.hpp"
 
 namespace strata::test {
@@ -28,12 +30,27 @@ class Bench {
         communicator(context.communicator),
         stream(device.create_stream("test")) {}
 
+  // Copies may be under way; a device that has failed is done with them.
+  ~Bench() {
+    for (const StreamId used : used_streams_) {
+      try {
+        device.synchronize(device.record(used));
+      } catch (const Error& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
   // An arena range that holds `bytes`.
   void* place(const std::vector<std::byte>& bytes) { return place_on(stream, bytes); }
 
   void* place_on(StreamId on, const std::vector<std::byte>& bytes) {
-    std::vector<std::byte>& image = images_.emplace_back(2 * kGuardBytes + bytes.size(), kGuard);
-    std::copy(bytes.begin(), bytes.end(), image.begin() + kGuardBytes);
+    std::vector<std::byte> framed(2 * kGuardBytes + bytes.size(), kGuard);
+    std::copy(bytes.begin(), bytes.end(), framed.begin() + kGuardBytes);
+    Pinned& image = images_.emplace_back(device, std::move(framed));
+    used_streams_.insert(on);
     std::byte* const start = device.arena().data() + used_;
     used_ += round_up(image.size(), kGuardBytes);
     EXPECT_LE(used_, device.arena().size());
@@ -47,10 +64,11 @@ class Bench {
   }
 
   std::vector<std::byte> read_on(StreamId on, const void* data, std::uint64_t size) {
-    std::vector<std::byte> image(2 * kGuardBytes + size);
-    device.copy(on, image.data(), static_cast<const std::byte*>(data) - kGuardBytes,
-                Bytes{image.size()}, CopyKind::device_to_host);
+    Pinned pinned(device, std::vector<std::byte>(2 * kGuardBytes + size));
+    device.copy(on, pinned.data(), static_cast<const std::byte*>(data) - kGuardBytes,
+                Bytes{pinned.size()}, CopyKind::device_to_host);
     device.synchronize(device.record(on));
+    const std::vector<std::byte>& image = pinned.bytes();
     const auto is_guard = [](std::byte b) { return b == kGuard; };
     EXPECT_TRUE(std::all_of(image.begin(), image.begin() + kGuardBytes, is_guard));
     EXPECT_TRUE(std::all_of(image.end() - kGuardBytes, image.end(), is_guard));
@@ -74,7 +92,8 @@ class Bench {
   StreamId stream;
 
  private:
-  std::deque<std::vector<std::byte>> images_;
+  std::deque<Pinned> images_;
+  std::set<StreamId> used_streams_;
   std::uint64_t used_ = 0;
 };
 

@@ -30,14 +30,23 @@ struct TestWorld {
   // Runs the function on every rank of a fresh world. A program that is itself one rank of many
   // runs it once. Staging, if any, is small against kLargeElems.
   std::function<void(const RankTest&)> on_every_rank;
+  // What this machine lacks for it; empty: nothing.
+  std::function<std::string()> missing = [] { return std::string(); };
 };
 
 // Bytes of arena that the tests need, and elements of the largest shard.
 inline constexpr Bytes kTestArena = 32_MiB;
 inline constexpr std::uint64_t kLargeElems = 100'003;
 
-class CommunicatorConformance : public testing::TestWithParam<TestWorld> {};
-class CommunicatorFailures : public testing::TestWithParam<TestWorld> {};
+class TestInWorld : public testing::TestWithParam<TestWorld> {
+ protected:
+  void SetUp() override {
+    const std::string missing = GetParam().missing();
+    if (!missing.empty()) GTEST_SKIP() << missing;
+  }
+};
+class CommunicatorConformance : public TestInWorld {};
+class CommunicatorFailures : public TestInWorld {};
 
 inline std::string name_of_world(const testing::TestParamInfo<TestWorld>& info) {
   return info.param.name;

@@ -150,7 +150,8 @@ TEST(Config, UnknownKeysNameThePlaceAndTheNearestKey) {
        "strata.json:1:26: unknown key \"placement.param.gpu\"; the keys here are device, host, "
        "nvme"},
       {R"({"zero_optimization": {"stage": 3}})",
-       "strata.json:1:2: unknown key \"zero_optimization\"; the keys here are budgets, placement, "
+       "strata.json:1:2: unknown key \"zero_optimization\"; the keys here are budgets, device, "
+       "placement, "
        "nvme, precision, optimizer, engine, communicator, outside"},
       {R"({"engine": {"thread_count": 3}})",
        "strata.json:1:13: unknown key \"engine.thread_count\"; the keys here are max_live_units, "
@@ -172,7 +173,7 @@ TEST(Config, PositionsCountLinesAndCharacters) {
       {"{\"nvme\": {\"directories\": [\"ü/\\\"{,\"],\t\"rnu\": \"a\"}}",
        "strata.json:1:38: unknown key \"nvme.rnu\"; did you mean \"nvme.run\"?"},
       {"{\r\n\r\n \"a b\"\r\n:1}",
-       "strata.json:3:2: unknown key \"a b\"; the keys here are budgets, placement, nvme, "
+       "strata.json:3:2: unknown key \"a b\"; the keys here are budgets, device, placement, nvme, "
        "precision, optimizer, engine, communicator, outside"},
   });
   EXPECT_THAT(parse_error("\xEF\xBB\xBF{\"x\": 1}"), StartsWith("strata.json:1:2: "));
@@ -239,10 +240,10 @@ TEST(Config, WrongTypesSayWhatIsExpectedAndFound) {
       {R"({"placement": {"param": {"host": "1"}}})",
        "strata.json:1:34: \"placement.param.host\" must be a number from 0 to 1; found \"1\""},
       {R"([1])",
-       "strata.json:1:1: the file must be an object of the keys budgets, placement, nvme, "
+       "strata.json:1:1: the file must be an object of the keys budgets, device, placement, nvme, "
        "precision, optimizer, engine, communicator, outside; found an array"},
       {R"("{}")",
-       "strata.json:1:1: the file must be an object of the keys budgets, placement, nvme, "
+       "strata.json:1:1: the file must be an object of the keys budgets, device, placement, nvme, "
        "precision, optimizer, engine, communicator, outside; found \"{}\""},
   });
 }

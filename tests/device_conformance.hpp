@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -12,12 +13,15 @@
 #include <vector>
 
 #include "strata/device.hpp"
+#include "support/pinned.hpp"
 
 namespace strata::test {
 
 struct DeviceUnderTest {
   std::string name;
   std::function<std::unique_ptr<Device>(Bytes arena)> make;
+  // What this machine lacks to make one; empty: nothing.
+  std::function<std::string()> missing = [] { return std::string(); };
   // Complaints about the test's own program; a device that does not check has none.
   std::function<std::vector<std::string>(Device&)> violations = [](Device&) {
     return std::vector<std::string>{};
@@ -28,7 +32,7 @@ class DeviceConformance : public ::testing::TestWithParam<DeviceUnderTest> {
  protected:
   static constexpr Bytes kArena = 1_MiB;
 
-  void SetUp() override { device_ = GetParam().make(kArena); }
+  void SetUp() override;
   void TearDown() override;
 
   // The next `size_bytes` of the arena, leased.
@@ -36,7 +40,7 @@ class DeviceConformance : public ::testing::TestWithParam<DeviceUnderTest> {
 
   // Waits for all work on `stream`, and returns the bytes of device memory at `data`.
   std::vector<std::byte> download(StreamId stream, std::span<const std::byte> data);
-  // Enqueues the copy of `bytes`, which must live until it has run.
+  // Enqueues the copy of `bytes`, from a pinned copy of them.
   void upload(StreamId stream, std::span<std::byte> to, std::span<const std::byte> bytes);
 
   void finish(StreamId stream) { device_->synchronize(device_->record(stream)); }
@@ -44,6 +48,7 @@ class DeviceConformance : public ::testing::TestWithParam<DeviceUnderTest> {
   std::unique_ptr<Device> device_;
 
  private:
+  std::deque<Pinned> uploads_;
   std::size_t taken_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Whole sessions on devices that run work late and out of order and check every access, with
+// Whole sessions on machines that run work late and out of order and check every access, with
 // ranks that arrive at random times: the weights must be those of the well-behaved CPU device.
 // STRATA_SEEDS=N runs N seeds (default 10).
 #include <gtest/gtest.h>
@@ -6,9 +6,9 @@
 #include <cstdlib>
 
 #include "cpu/cpu_device.hpp"
-#include "support/adversarial_device.hpp"
 #include "support/in_process_ranks.hpp"
 #include "support/simulated_disk.hpp"
+#include "support/test_machine.hpp"
 #include "support/toy_program.hpp"
 
 namespace strata::test {
@@ -38,48 +38,56 @@ Config config_of(const Setting& setting) {
   return config;
 }
 
-std::string run_world(const Setting& setting, std::uint64_t seed, bool adversarial) {
+// Trains on ranks whose backends come from `backends_of`, and returns the hash of their states.
+template <class BackendsOf>
+std::string train(const Setting& setting, std::uint64_t seed, BackendsOf&& backends_of,
+                  const std::function<void(Session&)>& inspect) {
   const Config config = config_of(setting);
   const ToyOptions options{.steps = 2, .micro_batches = setting.micro_batches, .scale_elems = 4000};
-  InProcessWorld world(setting.ranks, seed);
   std::vector<std::string> hashes(setting.ranks);
   run_ranks(setting.ranks, [&](Rank rank, Communicator&) {
-    Backends backends;
-    backends.communicator = world.communicator(rank);
-    AdversarialDevice* checker = nullptr;
-    if (adversarial) {
-      auto device = std::make_unique<AdversarialDevice>(AdversarialDevice::Options{
-          .arena = config.budgets.device,
-          .seed = seed * 16 + rank.value,
-          .policy = seed % 2 == 0 ? DemandPolicy::as_late_as_possible : DemandPolicy::random});
-      checker = device.get();
-      backends.device = std::move(device);
-    } else {
-      backends.device =
-          std::make_unique<CpuDevice>(CpuDevice::Options{.arena = config.budgets.device});
-    }
+    Backends backends = backends_of(rank, config);
     backends.block_io = std::make_unique<SimulatedDisk>(
         SimulatedDisk::Options{.seed = seed + 1, .delivery = SimulatedDisk::Delivery::background});
-    const ToyResult result = run_toy(options, config, std::move(backends), [&](Session&) {
-      if (checker == nullptr) return;
-      for (const std::string& violation : checker->violations()) ADD_FAILURE() << violation;
-    });
-    hashes[rank.value] = result.states_hash;
+    hashes[rank.value] = run_toy(options, config, std::move(backends), inspect).states_hash;
   });
   for (const std::string& hash : hashes) EXPECT_EQ(hash, hashes[0]);
   return hashes[0];
 }
 
-TEST(AdversarialSession, WeightsAreThoseOfTheCpuDevice) {
+std::string train_on_cpu(const Setting& setting) {
+  InProcessWorld world(setting.ranks, 0);
+  const auto backends_of = [&](Rank rank, const Config& config) {
+    Backends backends;
+    backends.communicator = world.communicator(rank);
+    backends.device =
+        std::make_unique<CpuDevice>(CpuDevice::Options{.arena = config.budgets.device});
+    return backends;
+  };
+  return train(setting, 0, backends_of, {});
+}
+
+std::string train_on_machine(const Setting& setting, std::uint64_t seed) {
+  TestMachine machine(setting.ranks, seed);
+  return train(
+      setting, seed,
+      [&](Rank rank, const Config& config) { return machine.backends(rank, config); },
+      [&](Session& session) { machine.inspect(session); });
+}
+
+using SeededSession = TestOnMachine<1>;
+
+TEST_F(SeededSession, WeightsAreThoseOfTheCpuDevice) {
   for (const std::uint32_t ranks : {1U, 2U, 4U}) {
+    if (!TestMachine::missing_for(ranks).empty()) continue;
     for (const std::uint32_t micro_batches : {1U, 2U}) {
-      const std::string expected = run_world({ranks, micro_batches, 0}, 0, false);
+      const std::string expected = train_on_cpu({ranks, micro_batches, 0});
       for (std::uint64_t seed = 0; seed < seeds(); ++seed) {
         const auto placement = static_cast<std::uint32_t>(seed % std::size(kPlacements));
         SCOPED_TRACE(testing::Message()
                      << "seed " << seed << ", " << ranks << " ranks, " << micro_batches
                      << " micro-batches, placement " << placement);
-        ASSERT_EQ(run_world({ranks, micro_batches, placement}, seed, true), expected);
+        ASSERT_EQ(train_on_machine({ranks, micro_batches, placement}, seed), expected);
         if (::testing::Test::HasFailure()) return;
       }
     }

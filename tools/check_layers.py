@@ -2,7 +2,7 @@
 """Checks that every #include points downwards in the house of docs/architecture.md.
 
 A file may include its own room and the rooms below it; adapters are named in one file only; the
-headers of CUDA, NCCL, MPI and liburing stay inside their adapters; layout and plan stay pure.
+headers of CUDA, NCCL, MPI, Asio and liburing stay inside their adapters; layout and plan stay pure.
 tests/ may include anything. `--self-test` shows that each kind of violation is found.
 """
 
@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-ADAPTERS = {"cpu", "cuda", "uring", "posix", "mpi", "nccl", "self"}
-FACTORY = "src/session/factory.cpp"
+ADAPTERS = {"cpu", "cuda", "uring", "posix", "mpi", "nccl", "self", "tcp"}
+FACTORIES = ("src/session/factory.cpp", "src/session/factory_communicators.cpp")
 
 # Room -> the rooms that it may include, besides itself.
 BELOW = {"base": set(), "ports": {"base"}, "config": {"base"}}
@@ -21,6 +21,9 @@ BELOW["files"] = {"ports", "base"}
 BELOW |= {adapter: {"ports", "base"} for adapter in ADAPTERS}
 for adapter in ("posix", "uring"):
     BELOW[adapter] = BELOW["files"] | {"files"}
+# Its control plane is the TCP adapter's.
+BELOW["nccl"] = BELOW["tcp"] | {"tcp"}
+BELOW["nccl"] |= {"cuda", "tcp"}
 BELOW["layout"] = BELOW["memory"] = {"config", "ports", "base"}
 BELOW["plan"] = BELOW["optim"] = BELOW["layout"] | {"layout", "memory"}
 BELOW["engine"] = BELOW["plan"] | {"plan", "optim"}
@@ -35,6 +38,7 @@ PUBLIC_HEADERS = {
     "clock.hpp": "base",
     "communicator.hpp": "ports",
     "config.hpp": "config",
+    "cuda_interop.hpp": "ports",
     "device.hpp": "ports",
     "element_ops.hpp": "base",
     "error.hpp": "base",
@@ -50,6 +54,7 @@ GUARDED = [
     (re.compile(r"^(cuda|cublas|cooperative_groups)"), {"cuda", "nccl"}),
     (re.compile(r"^nccl"), {"nccl"}),
     (re.compile(r"^(mpi|mpi-ext)\.h$"), {"mpi"}),
+    (re.compile(r"^boost/asio"), {"tcp"}),
     (re.compile(r"^liburing"), {"uring", "tools/strata/bare_loop.cpp"}),
 ]
 
@@ -108,9 +113,9 @@ def check_own(path, room, target):
     if room == "examples":
         if not public and target_room != "examples":
             yield f"an example includes the private {target}"
-    elif target_room in ADAPTERS and target_room != room:
-        if path != FACTORY:
-            yield f"only {FACTORY} names adapters; this includes {target}"
+    elif target_room in ADAPTERS - BELOW[room] - {room}:
+        if path not in FACTORIES and target_room not in BELOW[room]:
+            yield f"only {', '.join(FACTORIES)} name adapters; this includes {target}"
     elif target_room != room and target_room not in BELOW[room]:
         yield f"{room} stands not above {target_room}: it may not include {target}"
 
@@ -152,6 +157,8 @@ SELF_TESTS = [
     ("src/engine/a.cpp", '#include "layout/x.hpp"\n#include <mutex>', None),
     ("src/session/factory.cpp", '#include "cpu/x.hpp"', None),
     ("src/mpi/a.cpp", "#include <mpi.h>", None),
+    ("src/tcp/a.cpp", "#include <boost/asio/read.hpp>", None),
+    ("src/nccl/a.cpp", '#include "tcp/x.hpp"', None),
     ("tools/strata/bare_loop.cpp", "#include <liburing.h>", None),
     ("examples/e/a.cpp", '#include "strata/session.hpp"', None),
     ("src/base/a.cpp", '#include "layout/x.hpp"', "base stands not above layout"),
@@ -160,6 +167,8 @@ SELF_TESTS = [
     ("src/cpu/a.cpp", '#include "posix/x.hpp"', "only src/session/factory.cpp"),
     ("src/session/a.cpp", '#include "cpu/x.hpp"', "only src/session/factory.cpp"),
     ("src/session/a.cpp", "# include <mpi.h>", "only inside mpi"),
+    ("src/nccl/a.cpp", "#include <boost/asio.hpp>", "only inside tcp"),
+    ("src/tcp/a.cpp", '#include "cpu/x.hpp"', "only src/session/factory.cpp"),
     ("tools/strata/a.cpp", "#include <liburing.h>", "only inside tools/strata/bare_loop.cpp"),
     ("include/strata/session.hpp", "#include <mpi.h>", "only inside mpi"),
     ("include/strata/device.hpp", "#include <cuda_runtime.h>", "only inside cuda, nccl"),
@@ -177,7 +186,7 @@ def self_test():
     for path, text, expected in SELF_TESTS:
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
-            for room in ("base", "cpu", "posix", "layout", "memory", "engine"):
+            for room in ("base", "cpu", "posix", "tcp", "layout", "memory", "engine"):
                 (root / "src" / room).mkdir(parents=True)
                 (root / "src" / room / "x.hpp").touch()
             (root / path).parent.mkdir(parents=True, exist_ok=True)

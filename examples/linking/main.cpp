@@ -79,9 +79,7 @@ void train(const strata::Config& config) {
   Batch batch;  // before the session, so that it outlives the work that streams still run
 
   // 2. A session proves that everything fits its budgets, or refuses with the numbers.
-  auto ranks = strata::launched_by_mpi() ? strata::make_mpi_communicator()
-                                         : strata::make_self_communicator();
-  auto session = strata::Session::open(model, config, std::move(ranks));
+  auto session = strata::Session::open(model, config, strata::make_communicator(config));
   const unsigned rank = session.communicator().rank().value;
   strata::Device& device = session.device();
   const strata::StreamId stream = device.create_stream("compute");
@@ -139,6 +137,7 @@ int main(int argc, char** argv) {
     strata::Config config;
     if (argc > 1) config = strata::Config::from_file(argv[1]);
     config.precision = {strata::DType::fp32, strata::DType::fp32};
+    config.device.kind = strata::Config::DeviceKind::cpu;  // whose memory this math addresses
     config.optimizer.learning_rate = 0.01;
     train(config);
   } catch (const strata::Error& error) {

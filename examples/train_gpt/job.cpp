@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "strata/session.hpp"
+
 namespace train_gpt {
 namespace {
 
@@ -25,19 +27,21 @@ struct Record {
 }  // namespace
 
 Job::Job() {
-  if (!strata::launched_by_mpi()) return;
   // Only short messages pass here.
-  communicator_ = strata::make_mpi_communicator(
-      {.shared_memory = false, .window = strata::Bytes{std::uint64_t{64} << 10}});
+  if (strata::launched_by_mpi()) {
+    communicator_ = strata::make_mpi_communicator(
+        {.shared_memory = false, .window = strata::Bytes{std::uint64_t{64} << 10}});
+  } else if (strata::launched_by_environment()) {
+    communicator_ = strata::make_tcp_communicator();
+  } else {
+    return;
+  }
   rank_ = communicator_->rank();
   size_ = communicator_->size();
 }
 
-std::unique_ptr<strata::Communicator> Job::connect(
-    const strata::Config::Communicator& options) const {
-  if (size_ == 1) return strata::make_self_communicator();
-  return strata::make_mpi_communicator(
-      {.shared_memory = options.shared_memory, .window = options.window});
+std::unique_ptr<strata::Communicator> Job::connect(const strata::Config& config) const {
+  return size_ == 1 ? strata::make_self_communicator() : strata::make_communicator(config);
 }
 
 Outcome Job::agree(const Outcome& mine) {

@@ -22,7 +22,7 @@ class Job {
   bool is_first() const { return rank_.value == 0; }
 
   // The communicator for a session. Throws strata::Error. Collective. Blocks.
-  std::unique_ptr<strata::Communicator> connect(const strata::Config::Communicator& options) const;
+  std::unique_ptr<strata::Communicator> connect(const strata::Config& config) const;
 
   // Shares how each rank fared and returns what that means for the job: the failure of the first
   // rank that knows a cause. Its message is kept by one rank only, the one that should print it.

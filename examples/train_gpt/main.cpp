@@ -1,4 +1,4 @@
-// train_gpt: trains a GPT with Strata, alone or as one rank under mpirun. See docs/train_gpt.md.
+// train_gpt: trains a GPT with Strata, alone or as one rank of many. See docs/train_gpt.md.
 #include <fmt/format.h>
 
 #include <optional>

@@ -117,7 +117,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   CommandLine line;
   Options& options = line.options;
   Flags flags;
-  CLI::App app("Trains a Llama-style decoder with Strata, alone or under mpirun.", "train_gpt");
+  CLI::App app("Trains a Llama-style decoder with Strata, alone or under a launcher.", "train_gpt");
   add_data_flags(app, flags);
   add_model_flags(app, flags, options);
   add_training_flags(app, options);

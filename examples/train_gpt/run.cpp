@@ -83,14 +83,15 @@ Agreed agree(strata::Communicator& communicator, double loss_sum) {
 
 class Run {
  public:
-  Run(RunInputs& inputs, strata::Session& session, bool is_first, Output& output)
+  Run(RunInputs& inputs, const TrainerOptions& trainer, strata::Session& session, bool is_first,
+      Output& output)
       : options_(inputs.options),
         schedule_(schedule_of(inputs.options, inputs.config)),
         weight_decay_(inputs.config.optimizer.weight_decay),
         session_(session),
         is_first_(is_first),
         progress_(output, Output::is_terminal()),
-        trainer_(session, *inputs.data, trainer_options(inputs.options)) {
+        trainer_(session, *inputs.data, trainer) {
     record_.options = options_;
     record_.parameters = session.model().count_elems();
     record_.tokens_per_step =
@@ -162,18 +163,20 @@ class Run {
 
 RunRecord train_in_session(RunInputs& inputs, const Job& job, Output& output) {
   const OsCounters os_at_open = read_os_counters();
-  strata::SessionOptions session_options =
-      Trainer::session_options(trainer_options(inputs.options));
+  auto communicator = job.connect(inputs.config);
+  TrainerOptions trainer = trainer_options(inputs.options);
+  trainer.copies_to_host = strata::Session::runs_on_gpu(inputs.config, *communicator);
+  strata::SessionOptions session_options = Trainer::session_options(trainer);
   const auto warnings = std::make_shared<Warnings>();
   session_options.log = [warnings](strata::LogLevel level, std::string_view message) {
     if (level == strata::LogLevel::warning) warnings->add(message);
   };
   strata::Session session =
       strata::Session::open(make_model(inputs.options.model), inputs.config,
-                            job.connect(inputs.config.communicator), std::move(session_options));
+                            std::move(communicator), std::move(session_options));
   if (job.is_first()) warnings->session_opened();
   try {
-    return Run(inputs, session, job.is_first(), output).train(os_at_open);
+    return Run(inputs, trainer, session, job.is_first(), output).train(os_at_open);
   } catch (const std::exception& error) {
     session.communicator().abort(error.what());
     throw;

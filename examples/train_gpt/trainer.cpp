@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -17,7 +18,7 @@ using strata::GradientLease;
 using strata::TensorId;
 using strata::Tier;
 
-constexpr Bytes kAlign{64};  // a cache line, and what a Workspace asks for
+constexpr Bytes kAlign{256};  // what scratch is lent in, and more than a Workspace asks for
 constexpr TensorId kEmbedding{0};
 constexpr TensorId kFinalNorm{0};
 constexpr TensorId kLmHead{1};
@@ -42,7 +43,7 @@ Bytes aligned_activation_bytes(const TrainerOptions& options) {
   return round_up(activation_bytes(options.model, options.batch), kAlign);
 }
 
-Bytes device_scratch_bytes(const TrainerOptions& options) {
+Bytes math_scratch_bytes(const TrainerOptions& options) {
   return aligned_workspace_bytes(options) +
          aligned_activation_bytes(options) * (std::uint64_t{options.model.layers} + 1) +
          token_bytes(options) + loss_bytes(options);
@@ -50,6 +51,31 @@ Bytes device_scratch_bytes(const TrainerOptions& options) {
 
 Bytes host_scratch_bytes(const TrainerOptions& options) {
   return 2 * token_bytes(options) + loss_bytes(options);
+}
+
+// Copies of the largest unit's weights, or of the head's and the embedding's, and of the largest
+// unit's gradients, in the widest type.
+struct CopyBytes {
+  Bytes weights;
+  Bytes gradients;
+};
+
+CopyBytes copy_bytes(const TrainerOptions& options) {
+  if (!options.copies_to_host) return {};
+  std::vector<std::uint64_t> elems;
+  for (const strata::UnitSpec& unit : units(options.model)) {
+    std::uint64_t sum = 0;
+    for (const strata::TensorSpec& tensor : unit.tensors) sum += tensor.count_elems();
+    elems.push_back(sum);
+  }
+  const std::uint64_t largest = *std::max_element(elems.begin(), elems.end());
+  const Bytes fp32 = size_of(strata::DType::fp32);
+  return {round_up(fp32 * std::max(largest, elems.front() + elems.back()), kAlign),
+          round_up(fp32 * largest, kAlign)};
+}
+
+Tier math_tier(const TrainerOptions& options) {
+  return options.copies_to_host ? Tier::host : Tier::device;
 }
 
 // Cuts the next `size` off the front of `memory`.
@@ -77,9 +103,11 @@ strata::Model make_model(const GptConfig& config) {
 }
 
 strata::SessionOptions Trainer::session_options(const TrainerOptions& options) {
-  return {.device_scratch = device_scratch_bytes(options),
-          .host_scratch = host_scratch_bytes(options),
-          .log = {}};
+  const CopyBytes copies = copy_bytes(options);
+  const Bytes math = math_scratch_bytes(options);
+  const Bytes host = host_scratch_bytes(options) + copies.weights + copies.gradients;
+  if (options.copies_to_host) return {.device_scratch = {}, .host_scratch = host + math, .log = {}};
+  return {.device_scratch = math, .host_scratch = host, .log = {}};
 }
 
 Trainer::Trainer(strata::Session& session, Dataset& data, const TrainerOptions& options)
@@ -89,9 +117,14 @@ Trainer::Trainer(strata::Session& session, Dataset& data, const TrainerOptions& 
       device_(session.device()),
       stream_(device_.create_stream("compute")),
       head_{options.model.layers + 1},
-      device_scratch_(session.scratch(Tier::device, device_scratch_bytes(options))),
-      host_scratch_(session.scratch(Tier::host, host_scratch_bytes(options))) {
-  lay_out_device(device_scratch_.memory());
+      math_scratch_(session.scratch(math_tier(options), math_scratch_bytes(options))),
+      host_scratch_(session.scratch(Tier::host, host_scratch_bytes(options))),
+      copies_(lay_out_copies()) {
+  if (!device_.host_addressable() && !options.copies_to_host) {
+    throw strata::Error(strata::ErrorCode::invalid_argument,
+                        "a trainer on a GPU needs TrainerOptions::copies_to_host");
+  }
+  lay_out_math(math_scratch_.memory());
   lay_out_host(host_scratch_.memory());
   writes(workspace_memory_.data(), Bytes{workspace_memory_.size()});
   launch([this] { workspace_.emplace(options_.model, options_.batch, workspace_memory_.data()); });
@@ -107,7 +140,7 @@ Trainer::~Trainer() {
   }
 }
 
-void Trainer::lay_out_device(std::span<std::byte> memory) {
+void Trainer::lay_out_math(std::span<std::byte> memory) {
   const std::uint64_t tokens = options_.tokens_of_micro_batch();
   const Bytes workspace = aligned_workspace_bytes(options_);
   workspace_memory_ = {take(memory, workspace), workspace.value};
@@ -126,6 +159,25 @@ void Trainer::lay_out_host(std::span<std::byte> memory) {
                     2 * options_.tokens_of_micro_batch()};
   }
   host_losses_ = {reinterpret_cast<double*>(memory.data()), loss_slots(options_)};
+}
+
+HostCopies Trainer::lay_out_copies() {
+  const CopyBytes sizes = copy_bytes(options_);
+  if (!options_.copies_to_host) return HostCopies(device_, stream_, {}, {});
+  copies_scratch_ = session_.scratch(Tier::host, sizes.weights + sizes.gradients);
+  const std::span<std::byte> memory = copies_scratch_.memory();
+  return HostCopies(device_, stream_, memory.first(sizes.weights.value),
+                    memory.subspan(sizes.weights.value));
+}
+
+void Trainer::move(void* to, const void* from, Bytes size, strata::CopyKind kind) {
+  if (!options_.copies_to_host) {
+    device_.copy(stream_, to, from, size, kind);
+    return;
+  }
+  reads(from, size);
+  writes(to, size);
+  launch([to, from, size] { std::memcpy(to, from, size.value); });
 }
 
 void Trainer::initialize_weights() {
@@ -185,8 +237,8 @@ void Trainer::upload_batch(Split split, const BatchId& id) {
     data_.read_batch(options_.seed, split, id, batch.tokens.first(tokens),
                      batch.tokens.last(tokens));
   });
-  device_.copy(stream_, inputs_.data(), batch.tokens.data(), Bytes{batch.tokens.size_bytes()},
-               strata::CopyKind::host_to_device);
+  move(inputs_.data(), batch.tokens.data(), Bytes{batch.tokens.size_bytes()},
+       strata::CopyKind::host_to_device);
   batch.copied = device_.record(stream_);
 }
 
@@ -194,7 +246,8 @@ void Trainer::forward() {
   const Bytes activation = activation_bytes(options_.model, options_.batch);
   {
     const GatherLease lease = session_.gather(embed_, stream_);
-    const WeightView embedding = embedding_view(lease);
+    copies_.start_unit();
+    const WeightView embedding = copies_.of(embedding_view(lease));
     reads_weights(embedding);
     reads(inputs_.data(), Bytes{inputs_.size_bytes()});
     writes(checkpoints_[0], activation);
@@ -202,7 +255,7 @@ void Trainer::forward() {
   }
   for (std::uint32_t layer = 0; layer < options_.model.layers; ++layer) {
     const GatherLease lease = session_.gather(block(layer), stream_);
-    const BlockWeights weights = block_weights(options_.model, lease);
+    const BlockWeights weights = copied(block_weights(options_.model, lease));
     for (const WeightView& view : listed(weights)) reads_weights(view);
     reads(checkpoints_[layer], activation);
     writes(checkpoints_[layer + 1], activation);
@@ -217,7 +270,7 @@ void Trainer::head_loss(std::uint32_t slot) {
   const GatherLease head = session_.gather(head_, stream_);
   GatherLease embed;
   if (options_.model.tied_embeddings) embed = session_.gather(embed_, stream_);
-  const HeadWeights weights = head_views(head, embed);
+  const HeadWeights weights = copied(head_views(head, embed));
   reads_weights(weights.final_norm);
   reads_weights(weights.output);
   reads(checkpoints_.back(), activation_bytes(options_.model, options_.batch));
@@ -236,8 +289,8 @@ void Trainer::head_backward(std::uint32_t slot) {
   GatherLease embed;
   if (options_.model.tied_embeddings) embed = session_.gather(embed_, stream_);
   GradientLease lease = session_.gradients(output_unit(), stream_);
-  const HeadWeights weights = head_views(head, embed);
-  const GradView output = output_gradient(lease);
+  const HeadWeights weights = copied(head_views(head, embed));
+  const GradView output = copied(output_gradient(lease), weights.output);
   float* d = checkpoints_.back();
   reads_weights(weights.final_norm);
   reads_weights(weights.output);
@@ -252,15 +305,15 @@ void Trainer::head_backward(std::uint32_t slot) {
   head = {};
   embed = {};
   if (options_.model.tied_embeddings) {
-    session_.reduce(std::move(lease), stream_);
+    reduce(std::move(lease));
     lease = session_.gradients(head_, stream_);
   }
   const auto norm_view = lease[kFinalNorm];
-  const GradView norm{norm_view.data, norm_view.dtype};
+  const GradView norm = copied({norm_view.data, norm_view.dtype}, weights.final_norm);
   reads(workspace_->norm_grad, Bytes{options_.model.hidden * sizeof(float)});
   updates_gradient(norm, weights.final_norm);
   launch([this, norm] { head_norm_gradient(norm, *workspace_); });
-  session_.reduce(std::move(lease), stream_);
+  reduce(std::move(lease));
 }
 
 void Trainer::backward() {
@@ -269,8 +322,8 @@ void Trainer::backward() {
   for (std::uint32_t layer = options_.model.layers; layer-- > 0;) {
     GatherLease gathered = session_.gather(block(layer), stream_);
     GradientLease lease = session_.gradients(block(layer), stream_);
-    const BlockWeights weights = block_weights(options_.model, gathered);
-    const BlockGrads grads = block_grads(lease);
+    const BlockWeights weights = copied(block_weights(options_.model, gathered));
+    const BlockGrads grads = copied(block_grads(lease), weights);
     for (std::size_t i = 0; i < listed(weights).size(); ++i) {
       reads_weights(listed(weights)[i]);
       updates_gradient(listed(grads)[i], listed(weights)[i]);
@@ -282,22 +335,22 @@ void Trainer::backward() {
       block_backward(weights, checkpoints_[layer], d, grads, *workspace_);
     });
     gathered = {};
-    session_.reduce(std::move(lease), stream_);
+    reduce(std::move(lease));
   }
   GradientLease lease = session_.gradients(embed_, stream_);
   const auto view = lease[kEmbedding];
-  const GradView gradient{view.data, view.dtype};
+  const GradView gradient = copies_.of(GradView{view.data, view.dtype}, view.count_elems);
   reads(inputs_.data(), Bytes{inputs_.size_bytes()});
   reads(d, activation);
-  updates(view.data, size_of(view.dtype) * view.count_elems);
+  updates(gradient.data, size_of(view.dtype) * view.count_elems);
   uses_workspace();
   launch([this, gradient, d] { embed_backward(inputs_, d, gradient, *workspace_); });
-  session_.reduce(std::move(lease), stream_);
+  reduce(std::move(lease));
 }
 
 strata::Event Trainer::download_losses(std::uint32_t count) {
-  device_.copy(stream_, host_losses_.data(), losses_.data(), Bytes{count * sizeof(double)},
-               strata::CopyKind::device_to_host);
+  move(host_losses_.data(), losses_.data(), Bytes{count * sizeof(double)},
+       strata::CopyKind::device_to_host);
   return device_.record(stream_);
 }
 
@@ -306,6 +359,40 @@ double Trainer::sum_losses(std::uint32_t count, strata::Event ready) const {
   double sum = 0;
   for (std::uint32_t m = 0; m < count; ++m) sum += host_losses_[m];
   return sum;
+}
+
+BlockWeights Trainer::copied(const BlockWeights& w) {
+  copies_.start_unit();
+  // A braced list is evaluated from left to right.
+  return {copies_.of(w.attn_norm), copies_.of(w.wq),   copies_.of(w.wk),
+          copies_.of(w.wv),        copies_.of(w.wo),   copies_.of(w.ffn_norm),
+          copies_.of(w.w_gate),    copies_.of(w.w_up), copies_.of(w.w_down)};
+}
+
+BlockGrads Trainer::copied(const BlockGrads& g, const BlockWeights& w) {
+  return {copied(g.attn_norm, w.attn_norm),
+          copied(g.wq, w.wq),
+          copied(g.wk, w.wk),
+          copied(g.wv, w.wv),
+          copied(g.wo, w.wo),
+          copied(g.ffn_norm, w.ffn_norm),
+          copied(g.w_gate, w.w_gate),
+          copied(g.w_up, w.w_up),
+          copied(g.w_down, w.w_down)};
+}
+
+HeadWeights Trainer::copied(const HeadWeights& w) {
+  copies_.start_unit();
+  return {copies_.of(w.final_norm), copies_.of(w.output)};
+}
+
+GradView Trainer::copied(const GradView& gradient, const WeightView& shape) {
+  return copies_.of(gradient, shape.rows * shape.cols);
+}
+
+void Trainer::reduce(GradientLease lease) {
+  copies_.deliver();
+  session_.reduce(std::move(lease), stream_);
 }
 
 template <class Function>

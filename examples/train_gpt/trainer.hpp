@@ -1,7 +1,8 @@
 // One rank's training of the decoder on a session: which unit is gathered, computed and reduced
 // when. Micro-batches run one after the other, each forward over the units and backward in reverse;
 // the blocks' inputs are kept and the rest is recomputed. The math runs on one stream of the
-// session's device, and every launch declares the bytes that it reads and writes.
+// session's device, and every launch declares the bytes that it reads and writes. It is the CPU's
+// math: for a GPU, weights are copied to the host and gradients back (host_copies.hpp).
 //
 // Ownership: borrows the session and the data; all memory is scratch of the session, of the sizes
 // that session_options() declares. Destroy the trainer before the session closes.
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "data.hpp"
+#include "host_copies.hpp"
 #include "model.hpp"
 #include "strata/session.hpp"
 
@@ -26,6 +28,8 @@ struct TrainerOptions {
   std::uint32_t accumulation = 1;  // micro-batches of a step
   std::uint32_t eval_batches = 1;  // micro-batches of one rank in an evaluation
   std::uint64_t seed = 0;
+  // The session's device is a GPU (Session::runs_on_gpu), and activations stay on the host.
+  bool copies_to_host = false;
 
   std::uint64_t tokens_of_micro_batch() const { return std::uint64_t{batch} * model.sequence; }
 };
@@ -62,8 +66,9 @@ class Trainer {
     strata::Event copied;
   };
 
-  void lay_out_device(std::span<std::byte> memory);
+  void lay_out_math(std::span<std::byte> memory);
   void lay_out_host(std::span<std::byte> memory);
+  HostCopies lay_out_copies();
 
   void upload_batch(Split split, const BatchId& id);
   void forward();
@@ -72,6 +77,17 @@ class Trainer {
   void backward();
   strata::Event download_losses(std::uint32_t count);
   double sum_losses(std::uint32_t count, strata::Event ready) const;
+
+  // What the math reads and adds to, instead of what the session lends.
+  BlockWeights copied(const BlockWeights& weights);
+  BlockGrads copied(const BlockGrads& grads, const BlockWeights& shapes);
+  HeadWeights copied(const HeadWeights& weights);
+  GradView copied(const GradView& gradient, const WeightView& shape);
+  // Hands over the gradients that the math has added to.
+  void reduce(strata::GradientLease lease);
+
+  // Between token and loss buffers of the host and those of the math.
+  void move(void* to, const void* from, strata::Bytes size, strata::CopyKind kind);
 
   // Enqueues on the compute stream; `accesses_` is used up.
   template <class Function>
@@ -97,14 +113,16 @@ class Trainer {
   const strata::UnitId embed_{0};
   const strata::UnitId head_;
 
-  strata::ScratchLease device_scratch_;
+  strata::ScratchLease math_scratch_;  // on the device, or on the host with copies_to_host
   strata::ScratchLease host_scratch_;
-  std::vector<float*> checkpoints_;  // device: the input of every block, then of the head
+  strata::ScratchLease copies_scratch_;
+  HostCopies copies_;
+  std::vector<float*> checkpoints_;  // the input of every block, then of the head
   std::span<std::byte> workspace_memory_;
   std::optional<Workspace> workspace_;
-  std::span<std::uint32_t> inputs_;   // device
-  std::span<std::uint32_t> targets_;  // device, right behind inputs_
-  std::span<double> losses_;          // device: the sum of each micro-batch
+  std::span<std::uint32_t> inputs_;
+  std::span<std::uint32_t> targets_;  // right behind inputs_
+  std::span<double> losses_;          // the sum of each micro-batch
   std::span<double> host_losses_;
   HostBatch host_batches_[2];
   std::uint32_t next_host_batch_ = 0;

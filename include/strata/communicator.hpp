@@ -22,6 +22,7 @@
 
 #include "strata/device.hpp"
 #include "strata/error.hpp"
+#include "strata/log.hpp"
 #include "strata/types.hpp"
 
 namespace strata {
@@ -46,6 +47,9 @@ class Communicator {
 
   // Host memory that collectives stage through, charged to the host budget; 0 if none.
   virtual Bytes staging_bytes() const = 0;
+
+  // Whether collectives need a device whose memory the CPU can address (Device::host_addressable).
+  virtual bool host_memory_only() const { return false; }
 
   // Names the device whose streams and memory the collectives use; it outlives the communicator's
   // use. Collective over all ranks. Blocks.
@@ -99,7 +103,30 @@ struct MpiOptions {
 // the communicator is destroyed. Throws Error(not_supported) in a build without MPI. Blocks.
 std::unique_ptr<Communicator> make_mpi_communicator(const MpiOptions& options = {});
 
+struct NcclOptions {
+  std::chrono::milliseconds rendezvous_timeout{60'000};
+  LogSink log = {};  // hears what NCCL cannot do here
+};
+
+// The ranks that an MPI launcher or the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT)
+// describes, one GPU each; a single rank when neither does. MPI is used to meet only. Throws
+// Error(not_supported) in a build without NCCL, Error(config) or Error(rank_lost) when the ranks do
+// not meet. Blocks.
+std::unique_ptr<Communicator> make_nccl_communicator(const NcclOptions& options = {});
+
+struct TcpOptions {
+  std::chrono::milliseconds rendezvous_timeout{60'000};
+};
+
+// The ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe (torchrun's, or Slurm's
+// SLURM_PROCID and SLURM_NTASKS in place of the first two), over TCP. Throws Error(config), naming
+// the variable, or Error(rank_lost) when the ranks do not meet within the timeout. Blocks.
+std::unique_ptr<Communicator> make_tcp_communicator(const TcpOptions& options = {});
+
 // True when the process was started by an MPI launcher with more than one rank.
 bool launched_by_mpi();
+
+// True when the environment describes more than one rank, as for make_tcp_communicator().
+bool launched_by_environment();
 
 }  // namespace strata

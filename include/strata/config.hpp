@@ -27,6 +27,8 @@ struct Config {
   enum class Nonfinite : std::uint8_t { skip, abort };
   enum class IoBackend : std::uint8_t { automatic, io_uring, posix };
   enum class Verify : std::uint8_t { always, off };
+  enum class DeviceKind : std::uint8_t { automatic, cpu, cuda };
+  enum class DeviceAllocator : std::uint8_t { malloc, pool };
 
   // Hard limits of bytes per tier; the scope says whether the ranks of one node share them.
   struct Budgets {
@@ -35,6 +37,14 @@ struct Config {
     Bytes nvme{0};
     BudgetScope scope = BudgetScope::per_rank;
     bool operator==(const Budgets&) const = default;
+  };
+
+  // What computes. `automatic`: a GPU if this build has CUDA and one is visible, else the CPU. Of
+  // several visible GPUs a rank takes the one with its position on its host.
+  struct Device {
+    DeviceKind kind = DeviceKind::automatic;
+    DeviceAllocator allocator = DeviceAllocator::malloc;
+    bool operator==(const Device&) const = default;
   };
 
   // Where each kind of state rests between uses.
@@ -103,6 +113,7 @@ struct Config {
   };
 
   Budgets budgets;
+  Device device;
   Placement placement;
   Nvme nvme;
   Precision precision;

@@ -6,20 +6,25 @@
 // unless an event orders it. The host knows that work has finished only through done(),
 // synchronize() or notify() of an event recorded after it.
 // Memory: pointers passed to copy() and zero() stay valid and untouched by others until the work
-// has run. Device memory is the arena; everything else is host memory.
-// Errors: a failing call throws Error(device). A broken contract (a wait on an event that was
-// never recorded, a copy outside the arena) is an assertion.
+// has run. Device memory is the arena; everything else is host memory, and a copy uses only host
+// memory that was told to register_host().
+// Errors: create_stream(), register_host() and synchronize() throw Error(device). Enqueueing never
+// throws for a fault of the device: the first is kept for failure(), work behind it may not run,
+// and memory holds garbage. A broken contract (a wait on an event that was never recorded, a copy
+// outside the arena) is an assertion.
 // Thread: any, unless a method says otherwise. No method blocks but synchronize() and close().
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "strata/element_ops.hpp"
+#include "strata/error.hpp"
 #include "strata/types.hpp"
 
 namespace strata {
@@ -64,7 +69,9 @@ class Device {
   virtual void copy(StreamId stream, void* dst, const void* src, Bytes size, CopyKind kind) = 0;
   virtual void zero(StreamId stream, void* dst, Bytes size) = 0;
 
-  // Runs a host function in stream order. It must not call the device and must not throw.
+  // Runs a host function in stream order. It must not call the device and must not throw. Functions
+  // of several streams wait for each other only on a device that is host_addressable(): a GPU may
+  // run them one at a time.
   virtual void launch(StreamId stream, HostFunction function,
                       std::span<const Access> accesses = {}) = 0;
 
@@ -80,7 +87,7 @@ class Device {
   // Whether the event has fired; true for a generation that was recycled. Pre: event.recorded().
   virtual bool done(Event event) const = 0;
 
-  // Blocks: until the event has fired. Pre: event.recorded().
+  // Throws failure(), if any. Blocks: until the event has fired. Pre: event.recorded().
   virtual void synchronize(Event event) = 0;
 
   // Calls `function` once, from a thread of the device, soon after the event has fired (from the
@@ -97,7 +104,11 @@ class Device {
   virtual void note_lease(std::span<std::byte> memory) = 0;
   virtual void note_release(std::span<std::byte> memory) = 0;
 
-  // Seconds for which `stream` has been running work so far.
+  // Why work did not run, if so. Events still fire, since nothing more happens behind them; whoever
+  // waited asks here before it uses what it waited for. Does not block.
+  virtual std::optional<Error> failure() const { return std::nullopt; }
+
+  // Seconds for which `stream` has been running work that was enqueued here.
   virtual double busy_seconds(StreamId stream) const = 0;
 
   // Waits for all enqueued work and ends the streams. Idempotent. Blocks.

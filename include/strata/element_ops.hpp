@@ -74,12 +74,22 @@ struct AdamWOp {
   std::vector<AdamWRun> runs;
 };
 
-using ElementOp = std::variant<AccumulateOp, GradientStatsOp, AdamWOp>;
+// to[i] = from[i], converted with one rounding to nearest even. The arrays do not overlap.
+struct ConvertOp {
+  void* to = nullptr;
+  DType to_dtype = DType::bf16;
+  const void* from = nullptr;
+  DType from_dtype = DType::fp32;
+  std::uint64_t count_elems = 0;
+};
+
+using ElementOp = std::variant<AccumulateOp, GradientStatsOp, AdamWOp, ConvertOp>;
 
 // Runs `op` on the calling thread over host-addressable memory. Blocks until done.
 void run_on_host(const AccumulateOp& op);
 void run_on_host(const GradientStatsOp& op);
 void run_on_host(const AdamWOp& op);
+void run_on_host(const ConvertOp& op);
 void run_on_host(const ElementOp& op);
 
 // Copies with conversion, round to nearest even. Blocks until done; host memory only.

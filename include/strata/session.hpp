@@ -202,6 +202,10 @@ struct TensorSlice {
   std::uint64_t count_elems = 0;
 };
 
+// Enqueues collectives of the program on `stream`, through `communicator` or by itself
+// (to_cuda_stream). Must not block or call the session.
+using IssueFunction = std::function<void(Communicator& communicator, StreamId stream)>;
+
 using FillFunction = std::function<void(const TensorSlice&, std::span<float> values)>;
 using ReadFunction = std::function<void(const TensorSlice&, std::span<const float> values)>;
 
@@ -220,6 +224,11 @@ struct Backends {
   std::unique_ptr<Device> device;     // null: as the configuration says
   std::unique_ptr<BlockIo> block_io;  // null: as the configuration says
 };
+
+// The communicator that fits how this process was launched and what `config.device` computes on:
+// one rank when no launcher says otherwise; NCCL on GPUs; on CPUs MPI under an MPI launcher, else
+// TCP. Throws what make_*_communicator() throws. Blocks until the ranks have met.
+std::unique_ptr<Communicator> make_communicator(const Config& config, const LogSink& log = {});
 
 struct SessionOptions {
   // Scratch that the trainer will ask for, so that open() proves it together with the rest.
@@ -245,6 +254,10 @@ class Session {
                                 std::uint32_t ranks_per_node, const SessionOptions& options = {},
                                 Bytes communicator_staging = {});
 
+  // Whether a session of this configuration and communicator would run on a GPU of this machine:
+  // what device.kind says, and what `auto` finds.
+  static bool runs_on_gpu(const Config& config, const Communicator& communicator);
+
   Session(Session&&) noexcept;
   Session& operator=(Session&&) = delete;
   ~Session();
@@ -269,6 +282,13 @@ class Session {
   // rank's shard to the unit's gradient. Throws Error(invalid_argument) naming the unit when all
   // declared reductions of this step were made already. Does not block on the data.
   void reduce(GradientLease gradients, StreamId stream);
+
+  // Runs a collective of the program's own (a tensor-parallel all-reduce, say) in the order of the
+  // session's: `enqueue` is called once, on another thread, with the stream of all collectives.
+  // What was enqueued on `stream` so far comes before it, what is enqueued on `stream` later comes
+  // after. Every rank makes the call, at the same place of the step. Throws what `enqueue` throws,
+  // and the session has then failed. Blocks until it is enqueued.
+  void issue(StreamId stream, const IssueFunction& enqueue);
 
   // Reserves trainer memory in the device or host tier. Throws Error(budget_exceeded).
   ScratchLease scratch(Tier tier, Bytes size);

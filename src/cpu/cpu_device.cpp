@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.hpp"
-#include "cpu/element_accesses.hpp"
+#include "ports/element_accesses.hpp"
 
 namespace strata {
 

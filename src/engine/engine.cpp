@@ -62,6 +62,10 @@ void Engine::drop_gradients(Event last_use) {
   executor_.start(background_, drop_gradients_task(last_use));
 }
 
+Event Engine::issue(Event before, const std::function<void(Communicator&, StreamId)>& enqueue) {
+  return executor_.run_blocking(issue_task(before, enqueue));
+}
+
 LocalVerdict Engine::finish_gradients(const std::vector<UnitId>& reduced,
                                       const std::vector<UnitId>& incomplete) {
   return executor_.run_blocking(finish_task(reduced, incomplete));

@@ -98,6 +98,10 @@ class Engine {
   // Ends the loan without reducing.
   void drop_gradients(Event last_use);
 
+  // The event after which the collectives that `enqueue` enqueues have run; they run after
+  // `before`. Throws what `enqueue` throws. Blocks until they are enqueued.
+  Event issue(Event before, const std::function<void(Communicator&, StreamId)>& enqueue);
+
   // Waits until every reduction has been added and sums the gradients of `reduced` units;
   // `incomplete` are those among them whose last declared reduction did not come. Blocks.
   LocalVerdict finish_gradients(const std::vector<UnitId>& reduced,
@@ -146,6 +150,7 @@ class Engine {
   Task<std::span<std::byte>> acquire_gradients_task(UnitId unit);
   Task<> reduce_task(UnitId unit, Event written, Contribution contribution);
   Task<> drop_gradients_task(Event last_use);
+  void wait_for_reduced(UnitId unit, Event reduced);
   Task<> add_gradient(std::uint32_t segment, std::uint32_t tile, const std::byte* wire,
                       Contribution contribution);
   Task<> add_on_device(const Tile& tile, const TileState& state, const std::byte* wire,
@@ -170,6 +175,7 @@ class Engine {
                    std::vector<AdamWRun> runs) const;
 
   // transfer.cpp
+  Task<Event> issue_task(Event before, const std::function<void(Communicator&, StreamId)>& enqueue);
   Task<> store_task(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);
   Task<> load_task(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);
   Task<SlabSet> borrow_task(std::size_t count);
@@ -178,8 +184,8 @@ class Engine {
   Task<> drain_task();
   void copy_in(StreamId stream, std::byte* device, const std::byte* host, Bytes size);
   void copy_out(StreamId stream, std::byte* host, const std::byte* device, Bytes size);
-  // Throws the communicator's failure, if any.
-  void check_communicator() const;
+  // Throws the device's or the communicator's failure, if any.
+  void check_links() const;
 
   const Tile& tile_of(std::uint32_t segment, std::uint32_t tile) const {
     return g_.placement.tiles[segment][tile];

@@ -70,8 +70,11 @@ class Executor {
   // Whether memory belongs to a request whose waiter has been told kNoAnswer. Loop thread only.
   bool io_owns(std::span<const std::byte> memory) const;
   bool has_overdue_io() const { return overdue_ > 0; }
-  // co_await event(e): resumes once the event has fired.
-  auto event(Event event) { return EventAwaiter{*this, event}; }
+  // co_await event(e): resumes once the event has fired. Throws the device's failure, if any: what
+  // was waited for did not happen then.
+  auto event(Event event) { return EventAwaiter{{*this, event}}; }
+  // The same for who only gives something back.
+  auto fired(Event event) { return FiredAwaiter{*this, event}; }
   // co_await work(function): runs it on a worker.
   template <class Function>
   auto work(Function function) {
@@ -112,7 +115,7 @@ class Executor {
     std::coroutine_handle<> handle;
   };
 
-  struct EventAwaiter {
+  struct FiredAwaiter {
     Executor& executor;
     Event waited;
 
@@ -121,6 +124,11 @@ class Executor {
       executor.device_.notify(waited, [to = &executor, awaiter] { to->post(awaiter); });
     }
     void await_resume() {}
+  };
+  struct EventAwaiter : FiredAwaiter {
+    void await_resume() {
+      if (const std::optional<Error> failure = executor.device_.failure()) throw Error(*failure);
+    }
   };
 
   template <class Function>

@@ -45,7 +45,7 @@ Task<Event> Engine::gather_task(UnitId unit) {
   state.slot = std::move(slot);
   state.holders = 1;
   ++live_units_;
-  check_communicator();
+  check_links();
   co_return state.ready;
 }
 
@@ -121,7 +121,7 @@ Task<> Engine::release_task(UnitId unit, LastUses last_uses) {
 
 Task<> Engine::free_slot(std::vector<Event> last_uses, SlabSet slot, std::span<std::byte> buffer) {
   const SlabSet held = std::move(slot);
-  for (const Event event : last_uses) co_await executor_.event(event);
+  for (const Event event : last_uses) co_await executor_.fired(event);
   device_.note_release(buffer);
   event_lists_.give_back(std::move(last_uses));
 }

@@ -21,7 +21,7 @@ Task<std::span<std::byte>> Engine::acquire_gradients_task(UnitId unit) {
 
 Task<> Engine::drop_gradients_task(Event last_use) {
   const SlabSet slot = std::move(lent_gradient_);
-  co_await executor_.event(last_use);
+  co_await executor_.fired(last_use);
   device_.note_release(gradient_buffer_);
 }
 
@@ -33,9 +33,7 @@ Task<> Engine::reduce_task(UnitId unit, Event written, Contribution contribution
   device_.wait(collective_stream_, written);
   communicator_.reduce_scatter(collective_stream_, buffers);
   reduced_ += (g_.layout.group_size - 1) * buffer.size() / g_.layout.group_size;
-  const Event reduced = device_.record(collective_stream_);
-  device_.wait(copy_out_stream_, reduced);
-  device_.wait(update_stream_, reduced);
+  wait_for_reduced(unit, device_.record(collective_stream_));
 
   TaskGroup tiles;
   auto sharded = buffers.begin();
@@ -52,7 +50,21 @@ Task<> Engine::reduce_task(UnitId unit, Event written, Contribution contribution
   const std::exception_ptr error = co_await tiles.settle();
   device_.note_release(buffer);
   if (error) std::rethrow_exception(error);
-  check_communicator();
+  check_links();
+}
+
+// Each stream that takes a tile's gradient on comes behind the reduction.
+void Engine::wait_for_reduced(UnitId unit, Event reduced) {
+  bool on_device = false;
+  bool elsewhere = false;
+  for (const std::uint32_t s : g_.layout.segments_of(unit)) {
+    if (!g_.layout.segments[s].trainable) continue;
+    for (const Tile& tile : g_.placement.tiles[s]) {
+      (tile.home(kGradKind) == Tier::device ? on_device : elsewhere) = true;
+    }
+  }
+  if (on_device) device_.wait(update_stream_, reduced);
+  if (elsewhere) device_.wait(copy_out_stream_, reduced);
 }
 
 Task<> Engine::add_gradient(std::uint32_t segment, std::uint32_t tile_index, const std::byte* wire,

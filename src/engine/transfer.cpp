@@ -45,6 +45,14 @@ Task<> Engine::load_task(std::uint32_t segment, std::uint32_t tile_index, KindId
   }
 }
 
+Task<Event> Engine::issue_task(Event before,
+                               const std::function<void(Communicator&, StreamId)>& enqueue) {
+  device_.wait(collective_stream_, before);
+  enqueue(communicator_, collective_stream_);
+  check_links();
+  co_return device_.record(collective_stream_);
+}
+
 Task<SlabSet> Engine::borrow_task(std::size_t count) {
   co_return co_await checkpoint_slabs_.acquire(count);
 }
@@ -56,7 +64,7 @@ Task<> Engine::return_task(SlabSet slabs) {
 
 Task<> Engine::hold_until(Event event, SlabSet slabs) {
   const SlabSet held = std::move(slabs);
-  co_await executor_.event(event);
+  co_await executor_.fired(event);
 }
 
 Task<> Engine::drain_task() {
@@ -81,7 +89,8 @@ void Engine::copy_out(StreamId stream, std::byte* host, const std::byte* device,
   copied_out_ += size.value;
 }
 
-void Engine::check_communicator() const {
+void Engine::check_links() const {
+  if (const std::optional<Error> failure = device_.failure()) throw Error(*failure);
   if (const std::optional<Error> failure = communicator_.failure()) throw Error(*failure);
 }
 

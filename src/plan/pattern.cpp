@@ -10,6 +10,7 @@ std::string_view name_of(CallKind kind) {
     case CallKind::gather: return "gather";
     case CallKind::gradients: return "gradients";
     case CallKind::reduce: return "reduce";
+    case CallKind::issue: return "issue";
     case CallKind::end_step: return "end";
   }
   return "?";

@@ -11,7 +11,7 @@
 
 namespace strata {
 
-enum class CallKind : std::uint8_t { begin_step, gather, gradients, reduce, end_step };
+enum class CallKind : std::uint8_t { begin_step, gather, gradients, reduce, issue, end_step };
 std::string_view name_of(CallKind kind);
 
 struct ProgramCall {

@@ -21,7 +21,9 @@ struct Record {
 std::string describe(const Record& record, const std::function<std::string(UnitId)>& unit_name) {
   const auto kind = static_cast<CallKind>(record.kind);
   const std::string_view name = name_of(kind);
-  if (kind == CallKind::begin_step || kind == CallKind::end_step) return fmt::format("{}()", name);
+  const bool names_unit =
+      kind == CallKind::gather || kind == CallKind::gradients || kind == CallKind::reduce;
+  if (!names_unit) return fmt::format("{}()", name);
   return fmt::format("{}({})", name, unit_name(UnitId{record.unit}));
 }
 

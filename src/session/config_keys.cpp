@@ -20,6 +20,9 @@ constexpr std::array kSections = {
     Section{"budgets",
             "Hard limits per tier. Nothing is allocated beyond them, and opening a "
             "session proves that they suffice."},
+    Section{"device",
+            "What gathers, computes and reduces. Of several visible GPUs (CUDA_VISIBLE_DEVICES) a "
+            "rank takes the one with its position on its host."},
     Section{"placement",
             "Where each kind of state rests between uses: a tier, or fractions of "
             "every shard over the tiers. Placement never changes the result."},
@@ -72,6 +75,14 @@ constexpr std::array kKeys = {
     Key{.path = "budgets.scope",
         .field = [](Config& c) -> Field { return &c.budgets.scope; },
         .doc = "Whether the budgets are for each rank, or for all ranks of one node together."},
+    Key{.path = "device.kind",
+        .field = [](Config& c) -> Field { return &c.device.kind; },
+        .doc = "`auto` takes a GPU where this build has CUDA and a GPU is visible, and the CPU "
+               "elsewhere."},
+    Key{.path = "device.allocator",
+        .field = [](Config& c) -> Field { return &c.device.allocator; },
+        .doc = "Where the GPU's arena comes from: cudaMalloc, or the stream-ordered pool that "
+               "cudaMallocAsync serves others from."},
     Key{.path = "placement.param",
         .field = [](Config& c) -> Field { return &c.placement.param; },
         .doc = "Homes of the parameters in `precision.param`, from which units are gathered."},
@@ -263,6 +274,13 @@ constexpr std::array kBackendWords = {
     Word<Config::IoBackend>{"posix", Config::IoBackend::posix}};
 constexpr std::array kVerifyWords = {Word<Config::Verify>{"always", Config::Verify::always},
                                      Word<Config::Verify>{"off", Config::Verify::off}};
+constexpr std::array kDeviceWords = {
+    Word<Config::DeviceKind>{"auto", Config::DeviceKind::automatic},
+    Word<Config::DeviceKind>{"cpu", Config::DeviceKind::cpu},
+    Word<Config::DeviceKind>{"cuda", Config::DeviceKind::cuda}};
+constexpr std::array kAllocatorWords = {
+    Word<Config::DeviceAllocator>{"malloc", Config::DeviceAllocator::malloc},
+    Word<Config::DeviceAllocator>{"pool", Config::DeviceAllocator::pool}};
 constexpr std::array kTierWords = {Word<Tier>{name_of(Tier::device), Tier::device},
                                    Word<Tier>{name_of(Tier::host), Tier::host},
                                    Word<Tier>{name_of(Tier::nvme), Tier::nvme}};
@@ -284,6 +302,12 @@ std::span<const Word<Config::IoBackend>> words_of(const Config::IoBackend*) {
   return kBackendWords;
 }
 std::span<const Word<Config::Verify>> words_of(const Config::Verify*) { return kVerifyWords; }
+std::span<const Word<Config::DeviceKind>> words_of(const Config::DeviceKind*) {
+  return kDeviceWords;
+}
+std::span<const Word<Config::DeviceAllocator>> words_of(const Config::DeviceAllocator*) {
+  return kAllocatorWords;
+}
 std::span<const Word<Tier>> words_of(const TierFractions*) { return kTierWords; }
 
 double& fraction_of(TierFractions& fractions, Tier tier) { return fractions.*member_of(tier); }

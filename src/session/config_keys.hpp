@@ -19,7 +19,8 @@ namespace strata::config {
 using Field =
     std::variant<Bytes*, double*, unsigned*, bool*, std::string*, std::vector<std::string>*,
                  std::vector<double>*, DType*, Config::BudgetScope*, Config::Nonfinite*,
-                 Config::IoBackend*, Config::Verify*, TierFractions*>;
+                 Config::IoBackend*, Config::Verify*, Config::DeviceKind*, Config::DeviceAllocator*,
+                 TierFractions*>;
 
 // The interval of a number or of a size in bytes. Infinite `high`: any finite number.
 struct Range {
@@ -82,6 +83,8 @@ std::span<const Word<Config::BudgetScope>> words_of(const Config::BudgetScope*);
 std::span<const Word<Config::Nonfinite>> words_of(const Config::Nonfinite*);
 std::span<const Word<Config::IoBackend>> words_of(const Config::IoBackend*);
 std::span<const Word<Config::Verify>> words_of(const Config::Verify*);
+std::span<const Word<Config::DeviceKind>> words_of(const Config::DeviceKind*);
+std::span<const Word<Config::DeviceAllocator>> words_of(const Config::DeviceAllocator*);
 std::span<const Word<Tier>> words_of(const TierFractions*);
 
 double& fraction_of(TierFractions& fractions, Tier tier);

@@ -4,11 +4,10 @@
 
 #include "cpu/cpu_device.hpp"
 #include "posix/posix_block_io.hpp"
-#include "self/self_communicator.hpp"
-#include "strata/communicator.hpp"
+#include "strata/cuda_interop.hpp"
 #include "strata/error.hpp"
-#if STRATA_HAS_MPI
-#include "mpi/mpi_communicator.hpp"
+#if STRATA_HAS_CUDA
+#include "cuda/cuda_device.hpp"
 #endif
 #if STRATA_HAS_URING
 #include "uring/uring_block_io.hpp"
@@ -34,11 +33,99 @@ std::unique_ptr<BlockIo> make_uring_block_io(files::QueueDepth, const LogSink&) 
 
 #endif
 
+[[maybe_unused]] constexpr std::string_view kNoCuda =
+    "this build has no CUDA: install the CUDA toolkit and configure with -DSTRATA_CUDA=ON";
+
+#if STRATA_HAS_CUDA
+
+// A launcher that gives each rank one GPU leaves every rank GPU 0.
+int gpu_of(const Communicator& communicator) {
+  const int gpus = CudaDevice::count();
+  const auto position = static_cast<int>(communicator.host_rank().value);
+  if (gpus == 1 || position < gpus) return gpus == 1 ? 0 : position;
+  throw Error(ErrorCode::config,
+              fmt::format("this is rank {} of {} on its host, where {} GPUs are visible: start no "
+                          "more ranks than GPUs, or let CUDA_VISIBLE_DEVICES name more",
+                          position, communicator.host_size(), gpus),
+              {.rank = communicator.rank()});
+}
+
+std::unique_ptr<Device> make_cuda_device(const Config& config, Bytes arena,
+                                         const Communicator& communicator) {
+  const bool pooled = config.device.allocator == Config::DeviceAllocator::pool;
+  return std::make_unique<CudaDevice>(
+      CudaDevice::Options{.arena = arena,
+                          .index = gpu_of(communicator),
+                          .source = pooled ? cuda::ArenaSource::pool : cuda::ArenaSource::malloc});
+}
+
+CudaDevice& require_cuda(Device& device) {
+  if (auto* const gpu = dynamic_cast<CudaDevice*>(&device)) return *gpu;
+  throw Error(
+      ErrorCode::not_supported,
+      fmt::format("device {} has no CUDA streams: set device.kind to \"cuda\"", device.name()));
+}
+
+#else
+
+std::unique_ptr<Device> make_cuda_device(const Config&, Bytes, const Communicator&) {
+  throw Error(ErrorCode::not_supported, kNoCuda);
+}
+
+#endif
+
 }  // namespace
 
-std::unique_ptr<Device> make_device(Bytes arena) {
+bool finds_gpu(const LogSink& log) {
+#if STRATA_HAS_CUDA
+  try {
+    return CudaDevice::count() > 0;
+  } catch (const Error& error) {
+    if (log) log(LogLevel::info, fmt::format("{}; using the CPU", error.what()));
+  }
+#else
+  if (log) log(LogLevel::info, fmt::format("{}; using the CPU", kNoCuda));
+#endif
+  return false;
+}
+
+bool runs_on_gpu(const Config& config, const Communicator& communicator, const LogSink& log) {
+  if (config.device.kind != Config::DeviceKind::automatic) {
+    return config.device.kind == Config::DeviceKind::cuda;
+  }
+  const bool can_join = communicator.size() == 1 || !communicator.host_memory_only();
+  return can_join && finds_gpu(log);
+}
+
+std::unique_ptr<Device> make_device(const Config& config, Bytes arena,
+                                    const Communicator& communicator, const LogSink& log) {
+  if (runs_on_gpu(config, communicator, log)) return make_cuda_device(config, arena, communicator);
+  return make_cpu_device(arena);
+}
+
+std::unique_ptr<Device> make_cpu_device(Bytes arena) {
   return std::make_unique<CpuDevice>(CpuDevice::Options{.arena = arena});
 }
+
+#if STRATA_HAS_CUDA
+
+CUstream_st* to_cuda_stream(Device& device, StreamId stream) {
+  return require_cuda(device).stream(stream);
+}
+
+StreamId from_cuda_stream(Device& device, CUstream_st* stream, std::string_view name) {
+  return require_cuda(device).adopt_stream(stream, name);
+}
+
+#else
+
+CUstream_st* to_cuda_stream(Device&, StreamId) { throw Error(ErrorCode::not_supported, kNoCuda); }
+
+StreamId from_cuda_stream(Device&, CUstream_st*, std::string_view) {
+  throw Error(ErrorCode::not_supported, kNoCuda);
+}
+
+#endif
 
 std::unique_ptr<BlockIo> make_block_io(const Config& config, const LogSink& log) {
   const unsigned half = (config.nvme.queue_depth + 1) / 2;
@@ -55,22 +142,5 @@ std::unique_ptr<BlockIo> make_block_io(const Config& config, const LogSink& log)
   return std::make_unique<PosixBlockIo>(
       PosixBlockIo::Options{.depth = depth, .direct = true, .log = log});
 }
-
-std::unique_ptr<Communicator> make_self_communicator() { return create_self_communicator(); }
-
-#if STRATA_HAS_MPI
-
-std::unique_ptr<Communicator> make_mpi_communicator(const MpiOptions& options) {
-  return create_mpi_communicator(options);
-}
-
-#else
-
-std::unique_ptr<Communicator> make_mpi_communicator(const MpiOptions&) {
-  throw Error(ErrorCode::not_supported,
-              "this build has no MPI: install libopenmpi-dev and configure with -DSTRATA_MPI=ON");
-}
-
-#endif
 
 }  // namespace strata

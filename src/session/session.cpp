@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "session/factory.hpp"
 #include "session/session_impl.hpp"
 
 namespace strata {
@@ -72,6 +73,10 @@ MemoryPlan Session::plan_memory(const Model& model, const Config& config, std::u
                               .communicator_staging = communicator_staging});
 }
 
+bool Session::runs_on_gpu(const Config& config, const Communicator& communicator) {
+  return strata::runs_on_gpu(config, communicator, {});
+}
+
 Session::Session(std::shared_ptr<SessionImpl> impl) : impl_(std::move(impl)) {}
 Session::Session(Session&&) noexcept = default;
 
@@ -95,6 +100,9 @@ Step Session::begin_step(StepOptions options) { return impl().begin_step(std::mo
 GatherLease Session::gather(UnitId unit, StreamId stream) { return impl().gather(unit, stream); }
 GradientLease Session::gradients(UnitId unit, StreamId stream) {
   return impl().gradients(unit, stream);
+}
+void Session::issue(StreamId stream, const IssueFunction& enqueue) {
+  impl().issue(stream, enqueue);
 }
 void Session::reduce(GradientLease gradients, StreamId stream) {
   impl().reduce(std::move(gradients), stream);

@@ -81,6 +81,7 @@ SessionImpl::~SessionImpl() {
   } catch (const Error& error) {
     if (log_) log_(LogLevel::warning, error.what());
   }
+  communicator_.reset();  // it uses the device
   if (device_) device_->close();
 }
 
@@ -94,7 +95,7 @@ void SessionImpl::open() {
     plan_.require_fit();
     if (!device_) {
       const Bytes budget = plan_.budgets[static_cast<std::size_t>(Tier::device)];
-      device_ = make_device(budget - config_.outside.device);
+      device_ = make_device(config_, budget - config_.outside.device, *communicator_, log_);
     }
     if (!io_) io_ = make_block_io(config_, log_);
     allocate();

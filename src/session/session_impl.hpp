@@ -41,6 +41,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   GatherLease gather(UnitId unit, StreamId stream);
   GradientLease gradients(UnitId unit, StreamId stream);
   void reduce(GradientLease lease, StreamId stream);
+  void issue(StreamId stream, const IssueFunction& enqueue);
   StepResult end_step();
   void abandon_step() noexcept;
   ScratchLease scratch(Tier tier, Bytes size);

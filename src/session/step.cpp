@@ -247,6 +247,24 @@ void SessionImpl::reduce(GradientLease lease, StreamId stream) {
   });
 }
 
+void SessionImpl::issue(StreamId stream, const IssueFunction& enqueue) {
+  guarded([&] {
+    require_step(true, "issue");
+    if (!enqueue) throw Error(ErrorCode::invalid_argument, "issue() of an empty function");
+    agree({CallKind::issue, {}});
+    try {
+      device_->wait(stream, engine_->issue(device_->record(stream), enqueue));
+    } catch (const Error& error) {
+      fail(error);
+      throw;
+    } catch (const std::exception& error) {
+      // The peers have enqueued it and wait for this rank.
+      fail(Error(ErrorCode::closed, fmt::format("a collective of issue(): {}", error.what())));
+      throw;
+    }
+  });
+}
+
 void SessionImpl::abandon_step() noexcept {
   step_.active = false;
   patterns_.abandon();

@@ -1,8 +1,10 @@
 #include "support/toy_program.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/rng.hpp"
+#include "support/pinned.hpp"
 
 namespace strata::test {
 namespace {
@@ -25,6 +27,65 @@ void store(void* data, DType dtype, std::uint64_t index, float value) {
 
 Bytes size_of_view(DType dtype, std::uint64_t count) { return count * size_of(dtype); }
 
+// Bytes of the largest unit, in the widest type.
+std::size_t largest_unit_bytes(const Model& model) {
+  std::uint64_t most = 0;
+  for (const UnitSpec& unit : model.units()) {
+    std::uint64_t elems = 0;
+    for (const TensorSpec& tensor : unit.tensors) elems += tensor.count_elems();
+    most = std::max(most, elems);
+  }
+  return most * size_of(DType::fp32).value;
+}
+
+// Where the CPU computes for a device whose memory it cannot address: copies of the tensors, on the
+// host. Where it can, the copies are the tensors themselves.
+class HostCopies {
+ public:
+  HostCopies(Device& device, StreamId stream, const Model& model)
+      : device_(device),
+        stream_(stream),
+        direct_(device.host_addressable()),
+        inputs_(device, std::vector<std::byte>(direct_ ? 0 : largest_unit_bytes(model))),
+        outputs_(device, std::vector<std::byte>(direct_ ? 0 : largest_unit_bytes(model))) {}
+
+  // A tensor to read, in stream order. Copies of one unit stand side by side.
+  const void* input(const TensorView& view) {
+    if (direct_) return view.data;
+    std::byte* const copy = take(inputs_, inputs_used_, view.dtype, view.count_elems);
+    device_.copy(stream_, copy, view.data, size_of_view(view.dtype, view.count_elems),
+                 CopyKind::device_to_host);
+    return copy;
+  }
+  // Where to write a tensor that deliver() brings to the device.
+  void* output(const GradientView& view) {
+    if (direct_) return view.data;
+    return take(outputs_, outputs_used_, view.dtype, view.count_elems);
+  }
+  void deliver(const GradientView& view, const void* output) {
+    if (direct_) return;
+    device_.copy(stream_, view.data, output, size_of_view(view.dtype, view.count_elems),
+                 CopyKind::host_to_device);
+  }
+  // The next unit: its copies may take the place of the last one's, in stream order.
+  void next_unit() { inputs_used_ = outputs_used_ = 0; }
+
+ private:
+  static std::byte* take(Pinned& memory, std::size_t& used, DType dtype, std::uint64_t count) {
+    std::byte* const taken = memory.data() + used;
+    used += size_of_view(dtype, count).value;
+    return taken;
+  }
+
+  Device& device_;
+  const StreamId stream_;
+  const bool direct_;
+  Pinned inputs_;
+  Pinned outputs_;
+  std::size_t inputs_used_ = 0;
+  std::size_t outputs_used_ = 0;
+};
+
 class Program {
  public:
   Program(Session& session, const ToyOptions& options)
@@ -32,10 +93,17 @@ class Program {
         options_(options),
         rank_(session.communicator().rank().value),
         stream_(session.device().create_stream("compute")),
-        scratch_(session.scratch(Tier::device, Bytes{256})) {}
+        scratch_(session.scratch(Tier::device, Bytes{256})),
+        copies_(session.device(), stream_, session.model()) {}
 
   // Launched work uses this object and its scratch; an error may leave some of it under way.
-  ~Program() { session_.device().synchronize(session_.device().record(stream_)); }
+  ~Program() {
+    try {
+      session_.device().synchronize(session_.device().record(stream_));
+    } catch (const Error&) {
+      // A device that has failed runs nothing any more.
+    }
+  }
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
@@ -72,37 +140,44 @@ class Program {
   void forward(UnitId unit) {
     const GatherLease weights = session_.gather(unit, stream_);
     const TensorView view = weights[TensorId{0}];
-    auto* activation = reinterpret_cast<float*>(scratch_.memory().data());
+    copies_.next_unit();
+    const void* const data = copies_.input(view);
     const Bytes size = size_of_view(view.dtype, view.count_elems);
-    const Access accesses[] = {{view.data, size, false}, {activation, Bytes{4}, true}};
+    const bool direct = data == view.data;
+    auto* const activation =
+        direct ? reinterpret_cast<float*>(scratch_.memory().data()) : &host_activation_;
+    const Access accesses[] = {{data, size, false}, {activation, Bytes{4}, true}};
     session_.device().launch(
-        stream_, [=] { *activation = load(view.data, view.dtype, view.count_elems / 2); },
-        accesses);
+        stream_, [=] { *activation = load(data, view.dtype, view.count_elems / 2); }, accesses);
   }
 
   void backward(UnitId unit, std::uint32_t step, std::uint32_t m) {
     const GatherLease weights = session_.gather(unit, stream_);
     GradientLease gradients = session_.gradients(unit, stream_);
     const auto& tensors = session_.model().unit(unit).tensors;
+    copies_.next_unit();
     for (std::uint32_t t = 0; t < tensors.size(); ++t) {
       if (!tensors[t].trainable) continue;
       const TensorView w = weights[TensorId{t}];
       const GradientView g = gradients[TensorId{t}];
       const bool spoil = static_cast<std::int64_t>(step) == options_.nonfinite_step &&
                          rank_ == options_.nonfinite_rank && t == 0 && unit.value == 1;
-      const Access accesses[] = {{w.data, size_of_view(w.dtype, w.count_elems), false},
-                                 {g.data, size_of_view(g.dtype, g.count_elems), true}};
+      const void* const weight = copies_.input(w);
+      void* const gradient = copies_.output(g);
+      const Access accesses[] = {{weight, size_of_view(w.dtype, w.count_elems), false},
+                                 {gradient, size_of_view(g.dtype, g.count_elems), true}};
       session_.device().launch(
           stream_,
           [=, this] {
             for (std::uint64_t i = 0; i < g.count_elems; ++i) {
-              store(g.data, g.dtype, i,
+              store(gradient, g.dtype, i,
                     toy_gradient(options_.seed, step, m, rank_, unit, TensorId{t}, i,
-                                 load(w.data, w.dtype, i)));
+                                 load(weight, w.dtype, i)));
             }
-            if (spoil) store(g.data, g.dtype, 3, std::numeric_limits<float>::quiet_NaN());
+            if (spoil) store(gradient, g.dtype, 3, std::numeric_limits<float>::quiet_NaN());
           },
           accesses);
+      copies_.deliver(g, gradient);
     }
     session_.reduce(std::move(gradients), stream_);
   }
@@ -112,6 +187,8 @@ class Program {
   const std::uint32_t rank_;
   const StreamId stream_;
   ScratchLease scratch_;
+  float host_activation_ = 0;
+  HostCopies copies_;
 };
 
 }  // namespace

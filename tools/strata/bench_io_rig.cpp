@@ -124,7 +124,7 @@ BenchIoRig::BenchIoRig(const BenchIoOptions& options, const BenchIoPlan& plan)
       io_(make_block_io(config_of(options, plan), Notices::sink_of(notices_))),
       store_(*io_,
              {.directories = options.directories, .run = run_, .allow_tmpfs = options.allow_tmpfs}),
-      device_(make_device(Bytes{})),
+      device_(make_cpu_device(Bytes{})),
       workers_(options.workers),
       executor_(*device_, *io_, workers_, kNeverNs),
       verified_(executor_, store_, tile_io_options(true)),

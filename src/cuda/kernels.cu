@@ -1,0 +1,78 @@
+#include <cstdint>
+#include <variant>
+
+#include "cuda/kernel_bodies.hpp"
+#include "cuda/kernels.hpp"
+
+namespace strata::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+// Enough blocks to fill any GPU; the threads stride over what is left.
+constexpr std::uint64_t kMostBlocks = 4096;
+
+template <class Body>
+__global__ void __launch_bounds__(kThreads) for_each_element(Body body, std::uint64_t count) {
+  const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
+  for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += stride) {
+    body(i);
+  }
+}
+
+// Sixteen threads per canonical block: neighbouring threads read neighbouring elements.
+template <class Body>
+__global__ void __launch_bounds__(kThreads) sum_blocks(Body body, std::uint64_t blocks) {
+  constexpr unsigned kLanes = element::kSumLanes;
+  constexpr unsigned kBlocks = kThreads / kLanes;
+  __shared__ double lanes[kBlocks][kLanes];
+  const unsigned lane = threadIdx.x % kLanes;
+  const unsigned slot = threadIdx.x / kLanes;
+  const std::uint64_t block = std::uint64_t{blockIdx.x} * kBlocks + slot;
+  std::uint32_t bad = 0;
+  if (block < blocks) lanes[slot][lane] = body.lane(block, lane, &bad);
+  __syncthreads();
+  if (bad != 0) atomicOr(body.nonfinite, 1U);
+  if (block < blocks && lane == 0) body.finish(block, lanes[slot]);
+}
+
+// The launch's own result: not one that another call left on this thread.
+template <class Body>
+cudaError_t start(void (*kernel)(Body, std::uint64_t), std::uint64_t grid, cudaStream_t stream,
+                  const Body& body, std::uint64_t count) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, body, count);
+}
+
+cudaError_t launch(const GradientStatsOp& op, cudaStream_t stream) {
+  cudaError_t result = cudaSuccess;
+  with_block_sums(op, [&]<class Body>(const Body& body, std::uint64_t blocks) {
+    if (blocks == 0) return;
+    constexpr std::uint64_t kBlocks = kThreads / element::kSumLanes;
+    result = start(sum_blocks<Body>, (blocks + kBlocks - 1) / kBlocks, stream, body, blocks);
+  });
+  return result;
+}
+
+template <class Op>
+cudaError_t launch(const Op& op, cudaStream_t stream) {
+  cudaError_t result = cudaSuccess;
+  for_each_body(op, [&]<class Body>(const Body& body, std::uint64_t count) {
+    if (count == 0 || result != cudaSuccess) return;
+    const std::uint64_t blocks = (count + kThreads - 1) / kThreads;
+    result = start(for_each_element<Body>, blocks < kMostBlocks ? blocks : kMostBlocks, stream,
+                   body, count);
+  });
+  return result;
+}
+
+}  // namespace
+
+cudaError_t launch_element_op(const ElementOp& op, cudaStream_t stream) {
+  return std::visit([&](const auto& one) { return launch(one, stream); }, op);
+}
+
+}  // namespace strata::cuda

@@ -1,0 +1,372 @@
+#include "nccl/nccl_communicator.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/first_failure.hpp"
+#include "cuda/check.hpp"
+#include "cuda/cuda_device.hpp"
+#include "nccl/check.hpp"
+#include "nccl/nccl_handle.hpp"
+#include "nccl/watchdog.hpp"
+
+namespace strata {
+namespace {
+
+using cuda::OnDevice;
+using nccl::Handle;
+using nccl::Pending;
+using nccl::Watchdog;
+
+// How long peers are asked where they are, when one of them is late.
+constexpr std::chrono::milliseconds kAskPeers{200};
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::fp32: return ncclFloat32;
+    case DType::bf16: return ncclBfloat16;
+    case DType::fp16: return ncclFloat16;
+  }
+  return ncclFloat32;
+}
+
+// What each rank tells of itself before NCCL starts. Plain bytes that ranks send to each other.
+struct Introduction {
+  std::uint32_t has_gpu = 0;
+  std::int32_t gpu_index = 0;
+  std::int32_t nccl_version = 0;
+  std::array<char, 16> gpu{};
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(std::unique_ptr<tcp::ControlPlane> control, LogSink log)
+      : control_(std::move(control)), log_(std::move(log)) {
+    control_->on_failure([this](const Error& error) { fail(error); });
+  }
+
+  ~NcclCommunicator() override {
+    close();
+    {
+      const std::lock_guard lock(wake_mutex_);
+      to_wake_ = nullptr;
+    }
+    watchdog_.reset();
+    control_.reset();  // its thread calls fail()
+  }
+
+  std::string_view name() const override { return "nccl"; }
+  Rank rank() const override { return Rank{control_->rank()}; }
+  std::uint32_t size() const override { return control_->size(); }
+  Rank host_rank() const override { return control_->host_rank(); }
+  std::uint32_t host_size() const override { return control_->host_size(); }
+  Bytes staging_bytes() const override { return Bytes{0}; }
+
+  void attach(Device& device) override;
+
+  void all_gather(StreamId stream, std::span<const ShardedBuffer> buffers) override;
+  void reduce_scatter(StreamId stream, std::span<const ShardedBuffer> buffers) override;
+  void broadcast(StreamId stream, void* data, Bytes size, Rank root) override;
+  void all_reduce(StreamId stream, void* data, std::uint64_t count_elems, DType dtype) override;
+
+  std::unique_ptr<Communicator> split(std::uint32_t color, std::uint32_t key) override;
+
+  std::vector<std::byte> exchange(std::span<const std::byte> mine) override {
+    STRATA_ASSERT(mine.size() <= kMaxExchange, "exchange() is for small messages");
+    return call(ControlCall::exchange, mine);
+  }
+
+  void set_timeout(std::chrono::milliseconds timeout) override { control_->set_timeout(timeout); }
+  std::optional<Error> failure() const override { return failure_.get(); }
+
+  void abort(std::string_view reason) override {
+    fail(
+        Error(ErrorCode::rank_lost, fmt::format("this rank gave up: {}", reason), {.rank = rank()}),
+        reason);
+  }
+
+ private:
+  std::vector<std::byte> call(ControlCall which, std::span<const std::byte> mine);
+  std::vector<Introduction> introduce(const CudaDevice* device);
+  void check_introductions(const std::vector<Introduction>& all) const;
+  ncclUniqueId agree_on_id();
+
+  template <class Calls>
+  void enqueue(std::string_view what, StreamId stream, Calls&& calls);
+  void fail(const Error& error) { fail(error, error.what()); }
+  void fail(const Error& error, std::string_view reason);
+  void look();
+  void late(const Pending& pending, std::chrono::nanoseconds waited);
+  std::string who_is_behind(std::uint64_t number);
+  void close() noexcept;
+
+  std::unique_ptr<tcp::ControlPlane> control_;
+  const LogSink log_;
+  FirstFailure failure_;
+
+  // Set by attach(). Collectives use them from one thread at a time.
+  CudaDevice* device_ = nullptr;
+  std::optional<Handle> handle_;
+  std::uint64_t enqueued_ = 0;
+  Event last_event_;
+  std::unique_ptr<Watchdog> watchdog_;
+  std::mutex wake_mutex_;
+  Watchdog* to_wake_ = nullptr;  // guarded by wake_mutex_
+};
+
+std::vector<std::byte> NcclCommunicator::call(ControlCall which, std::span<const std::byte> mine) {
+  failure_.throw_if_set();
+  try {
+    return control_->call(which, mine);
+  } catch (const Error& error) {
+    fail(error);
+    throw;
+  }
+}
+
+void NcclCommunicator::fail(const Error& error, std::string_view reason) {
+  if (!failure_.record(error)) return;
+  control_->give_up(reason);
+  const std::lock_guard lock(wake_mutex_);
+  if (to_wake_ != nullptr) to_wake_->wake();
+}
+
+std::vector<Introduction> NcclCommunicator::introduce(const CudaDevice* device) {
+  Introduction mine;
+  int version = 0;
+  nccl::check(ncclGetVersion(&version), "ncclGetVersion");
+  mine.nccl_version = version;
+  if (device != nullptr) {
+    mine.has_gpu = 1;
+    mine.gpu_index = device->index();
+    mine.gpu = device->uuid();
+  }
+  const std::vector<std::byte> bytes =
+      call(ControlCall::attach, std::as_bytes(std::span(&mine, 1)));
+  std::vector<Introduction> all(size());
+  std::memcpy(all.data(), bytes.data(), bytes.size());
+  return all;
+}
+
+// The same error on every rank: all know the same of each other.
+void NcclCommunicator::check_introductions(const std::vector<Introduction>& all) const {
+  for (std::uint32_t r = 0; r < all.size(); ++r) {
+    if (all[r].has_gpu == 0) {
+      throw Error(ErrorCode::not_supported,
+                  "the NCCL communicator needs a CUDA device on every rank: set device.kind to "
+                  "\"cuda\", or use the MPI or TCP communicator",
+                  {.rank = Rank{r}});
+    }
+    if (all[r].nccl_version != all[0].nccl_version) {
+      throw Error(ErrorCode::not_supported,
+                  fmt::format("rank 0 runs NCCL {} and rank {} runs {}: all ranks need the same",
+                              nccl::version_text(all[0].nccl_version), r,
+                              nccl::version_text(all[r].nccl_version)));
+    }
+    for (std::uint32_t other = 0; other < r; ++other) {
+      if (all[other].gpu != all[r].gpu) continue;
+      throw Error(
+          ErrorCode::config,
+          fmt::format(
+              "ranks {} and {} use the same GPU (index {} and {}): NCCL needs one for each; "
+              "start no more ranks than GPUs, or give each its own by "
+              "CUDA_VISIBLE_DEVICES",
+              other, r, all[other].gpu_index, all[r].gpu_index));
+    }
+  }
+}
+
+ncclUniqueId NcclCommunicator::agree_on_id() {
+  ncclUniqueId mine{};
+  if (rank().value == 0) nccl::check(ncclGetUniqueId(&mine), "ncclGetUniqueId");
+  const std::vector<std::byte> all = call(ControlCall::attach, std::as_bytes(std::span(&mine, 1)));
+  ncclUniqueId id{};
+  std::memcpy(&id, all.data(), sizeof(id));
+  return id;
+}
+
+void NcclCommunicator::attach(Device& device) {
+  STRATA_ASSERT(!handle_, "attach() of a communicator that is attached already");
+  auto* const gpu = dynamic_cast<CudaDevice*>(&device);
+  try {
+    check_introductions(introduce(gpu));
+    const ncclUniqueId id = agree_on_id();
+    const OnDevice on(gpu->index());
+    cuda::check(on.result(), "cudaSetDevice");
+    const auto deadline = std::chrono::steady_clock::now() + control_->timeout();
+    handle_.emplace(id, rank().value, size(), [&] {
+      failure_.throw_if_set();
+      if (std::chrono::steady_clock::now() > deadline) {
+        throw Error(ErrorCode::rank_lost,
+                    fmt::format("NCCL did not connect the ranks within {:.3g} s: see that "
+                                "NCCL_SOCKET_IFNAME names a network that joins them "
+                                "(NCCL_DEBUG=INFO tells more)",
+                                std::chrono::duration<double>(control_->timeout()).count()));
+      }
+    });
+    handle_->register_memory(gpu->arena(), log_);
+  } catch (const Error& error) {
+    fail(error);
+    throw;
+  }
+  device_ = gpu;
+  watchdog_ = std::make_unique<Watchdog>(
+      *gpu, Watchdog::Hooks{
+                .look = [this] { look(); },
+                .late = [this](const Pending& pending, auto waited) { late(pending, waited); }});
+  const std::lock_guard lock(wake_mutex_);
+  to_wake_ = watchdog_.get();
+  if (failure_.is_set()) to_wake_->wake();
+}
+
+// A failure ends what is on the streams; NCCL's own are found here.
+void NcclCommunicator::look() {
+  const ncclResult_t result = handle_->async_error();
+  if (result != ncclSuccess && result != ncclInProgress) {
+    fail(handle_->error_of(result, "an NCCL collective"));
+  }
+  if (const auto error = device_->failure()) fail(*error);
+  if (failure_.is_set()) handle_->abort();
+}
+
+void NcclCommunicator::late(const Pending& pending, std::chrono::nanoseconds waited) {
+  if (waited < control_->timeout() || failure_.is_set()) return;
+  fail(Error(ErrorCode::rank_lost,
+             fmt::format("{} number {} did not finish within {:.3g} s: {}", pending.what,
+                         pending.number, std::chrono::duration<double>(control_->timeout()).count(),
+                         who_is_behind(pending.number))));
+  handle_->abort();
+}
+
+std::string NcclCommunicator::who_is_behind(std::uint64_t number) {
+  const auto progress = control_->ask_progress(kAskPeers);
+  std::string behind;
+  for (std::uint32_t r = 0; r < progress.size(); ++r) {
+    if (r == rank().value || (progress[r] && *progress[r] >= number)) continue;
+    behind += fmt::format("{}rank {} {}", behind.empty() ? "" : ", ", r,
+                          progress[r] ? fmt::format("has enqueued {}", *progress[r])
+                                      : std::string("does not answer"));
+  }
+  return behind.empty() ? "all ranks have enqueued it, so the network or a GPU is at fault"
+                        : behind;
+}
+
+// Collectives of one communicator run in the order of the calls, on whatever streams.
+template <class Calls>
+void NcclCommunicator::enqueue(std::string_view what, StreamId stream, Calls&& calls) {
+  STRATA_ASSERT(device_ != nullptr, "attach() comes before the first collective");
+  if (failure_.is_set()) return;
+  try {
+    if (last_event_.recorded()) device_->wait(stream, last_event_);
+    const Event ready = device_->record(stream);
+    const OnDevice on(device_->index());
+    cuda::check(on.result(), "cudaSetDevice");
+    control_->set_progress(++enqueued_);
+    const cudaStream_t native = device_->stream(stream);
+    const bool stands = handle_->enqueue(
+        what, [this] { failure_.throw_if_set(); },
+        [&](ncclComm_t comm) { return calls(comm, native); });
+    if (!stands) return;
+    last_event_ = device_->record(stream);
+    watchdog_->add({what, enqueued_, ready, last_event_});
+  } catch (const Error& error) {
+    fail(error);
+  }
+}
+
+void NcclCommunicator::all_gather(StreamId stream, std::span<const ShardedBuffer> buffers) {
+  enqueue("all_gather", stream, [&](ncclComm_t comm, cudaStream_t native) {
+    ncclResult_t result = ncclSuccess;
+    for (const ShardedBuffer& buffer : buffers) {
+      if (buffer.shard_elems == 0) continue;
+      auto* const data = static_cast<std::byte*>(buffer.data);
+      const std::uint64_t shard_bytes = buffer.shard_elems * size_of(buffer.dtype).value;
+      const ncclResult_t one =
+          ncclAllGather(data + rank().value * shard_bytes, data, buffer.shard_elems,
+                        type_of(buffer.dtype), comm, native);
+      if (one != ncclSuccess) result = one;
+    }
+    return result;
+  });
+}
+
+void NcclCommunicator::reduce_scatter(StreamId stream, std::span<const ShardedBuffer> buffers) {
+  enqueue("reduce_scatter", stream, [&](ncclComm_t comm, cudaStream_t native) {
+    ncclResult_t result = ncclSuccess;
+    for (const ShardedBuffer& buffer : buffers) {
+      if (buffer.shard_elems == 0) continue;
+      auto* const data = static_cast<std::byte*>(buffer.data);
+      const std::uint64_t shard_bytes = buffer.shard_elems * size_of(buffer.dtype).value;
+      const ncclResult_t one =
+          ncclReduceScatter(data, data + rank().value * shard_bytes, buffer.shard_elems,
+                            type_of(buffer.dtype), ncclSum, comm, native);
+      if (one != ncclSuccess) result = one;
+    }
+    return result;
+  });
+}
+
+void NcclCommunicator::broadcast(StreamId stream, void* data, Bytes size, Rank root) {
+  STRATA_ASSERT(root.value < this->size(), "broadcast from a rank that does not exist");
+  enqueue("broadcast", stream, [&](ncclComm_t comm, cudaStream_t native) {
+    if (size == Bytes{}) return ncclSuccess;
+    return ncclBroadcast(data, data, size.value, ncclUint8, static_cast<int>(root.value), comm,
+                         native);
+  });
+}
+
+void NcclCommunicator::all_reduce(StreamId stream, void* data, std::uint64_t count_elems,
+                                  DType dtype) {
+  enqueue("all_reduce", stream, [&](ncclComm_t comm, cudaStream_t native) {
+    if (count_elems == 0) return ncclSuccess;
+    return ncclAllReduce(data, data, count_elems, type_of(dtype), ncclSum, comm, native);
+  });
+}
+
+std::unique_ptr<Communicator> NcclCommunicator::split(std::uint32_t color, std::uint32_t key) {
+  failure_.throw_if_set();
+  std::unique_ptr<tcp::ControlPlane> control;
+  try {
+    control = control_->split(color, key);
+  } catch (const Error& error) {
+    fail(error);
+    throw;
+  }
+  auto part = std::make_unique<NcclCommunicator>(std::move(control), log_);
+  if (device_ != nullptr) part->attach(*device_);
+  return part;
+}
+
+// Ends together with the peers, or alone when one of them is lost.
+void NcclCommunicator::close() noexcept try {
+  if (handle_ && last_event_.recorded() && !failure_.is_set()) device_->synchronize(last_event_);
+  if (!failure_.is_set() && size() > 1) call(ControlCall::close, {});
+  if (!failure_.is_set() && handle_) {
+    const auto deadline = std::chrono::steady_clock::now() + control_->timeout();
+    handle_->finalize([&] {
+      failure_.throw_if_set();
+      if (std::chrono::steady_clock::now() > deadline) {
+        throw Error(ErrorCode::rank_lost, "NCCL did not end within the timeout");
+      }
+    });
+  }
+  if (handle_) handle_->abort();
+} catch (const Error& error) {
+  fail(error);  // a destructor has nobody else to tell
+  if (handle_) handle_->abort();
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> create_nccl_communicator(std::unique_ptr<tcp::ControlPlane> control,
+                                                       LogSink log) {
+  return std::make_unique<NcclCommunicator>(std::move(control), std::move(log));
+}
+
+}  // namespace strata

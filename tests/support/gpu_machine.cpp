@@ -1,0 +1,53 @@
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "cuda/cuda_device.hpp"
+#include "nccl/nccl_communicator.hpp"
+#include "support/in_process_ranks.hpp"
+#include "support/test_machine.hpp"
+
+namespace strata::test {
+
+struct TestMachine::State {
+  std::uint32_t ranks;
+  InProcessWorld world;                      // where the ranks meet
+  std::vector<Communicator*> communicators;  // by rank; they live as long as their sessions
+};
+
+std::string TestMachine::missing_for(std::uint32_t ranks) {
+  try {
+    const auto gpus = static_cast<std::uint32_t>(CudaDevice::count());
+    return gpus >= ranks ? "" : fmt::format("{} GPUs are needed and {} visible", ranks, gpus);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TestMachine::TestMachine(std::uint32_t ranks, std::uint64_t seed)
+    : state_(new State{ranks, InProcessWorld(ranks, seed), std::vector<Communicator*>(ranks)}) {}
+
+TestMachine::~TestMachine() = default;
+
+Backends TestMachine::backends(Rank rank, const Config& config) {
+  const auto meeting = state_->world.communicator(rank);
+  Backends backends;
+  backends.communicator = create_nccl_communicator(tcp::ControlPlane::connect(
+      rank.value, state_->ranks,
+      [&](std::span<const std::byte> mine) { return meeting->exchange(mine); },
+      std::chrono::seconds(60)));
+  state_->communicators[rank.value] = backends.communicator.get();
+  backends.device = std::make_unique<CudaDevice>(
+      CudaDevice::Options{.arena = config.budgets.device, .index = static_cast<int>(rank.value)});
+  return backends;
+}
+
+void TestMachine::inspect(Session& session) {
+  if (const std::optional<Error> failure = session.device().failure()) {
+    ADD_FAILURE() << failure->what();
+  }
+}
+
+void TestMachine::kill(Rank rank) { state_->communicators[rank.value]->abort("it was killed"); }
+
+}  // namespace strata::test

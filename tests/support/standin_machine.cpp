@@ -1,0 +1,56 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "cuda/cuda_device.hpp"
+#include "nccl/nccl_communicator.hpp"
+#include "support/in_process_ranks.hpp"
+#include "support/standin/standin.hpp"
+#include "support/test_machine.hpp"
+
+namespace strata::test {
+namespace {
+
+constexpr Bytes kMemory = 160_MiB;  // of each GPU: more than any test's budget
+
+}  // namespace
+
+struct TestMachine::State {
+  std::uint32_t ranks;
+  InProcessWorld world;                      // where the ranks meet
+  std::vector<Communicator*> communicators;  // by rank; they live as long as their sessions
+};
+
+std::string TestMachine::missing_for(std::uint32_t) { return {}; }
+
+TestMachine::TestMachine(std::uint32_t ranks, std::uint64_t seed)
+    : state_(new State{ranks, InProcessWorld(ranks, seed), std::vector<Communicator*>(ranks)}) {
+  standin::configure(
+      {.devices = static_cast<int>(ranks),
+       .memory = kMemory,
+       .seed = seed,
+       .policy = seed % 2 == 0 ? DemandPolicy::as_late_as_possible : DemandPolicy::random});
+}
+
+TestMachine::~TestMachine() { EXPECT_THAT(standin::finish(), testing::IsEmpty()); }
+
+Backends TestMachine::backends(Rank rank, const Config& config) {
+  const auto meeting = state_->world.communicator(rank);
+  auto control = tcp::ControlPlane::connect(
+      rank.value, state_->ranks,
+      [&](std::span<const std::byte> mine) { return meeting->exchange(mine); },
+      std::chrono::seconds(60));
+  Backends backends;
+  backends.communicator = create_nccl_communicator(std::move(control));
+  state_->communicators[rank.value] = backends.communicator.get();
+  backends.device = std::make_unique<CudaDevice>(
+      CudaDevice::Options{.arena = config.budgets.device, .index = static_cast<int>(rank.value)});
+  return backends;
+}
+
+void TestMachine::inspect(Session&) {}
+
+void TestMachine::kill(Rank rank) { state_->communicators[rank.value]->abort("it was killed"); }
+
+}  // namespace strata::test
