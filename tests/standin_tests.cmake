@@ -25,7 +25,7 @@ strata_test(nccl_communicator_test SOURCES nccl_communicator_test.cpp communicat
             LINK strata_on_standin LABELS standin TSAN)
 strata_test(session_standin_test SOURCES session_test.cpp support/standin_machine.cpp
                                          support/toy_program.cpp
-            LINK strata_on_standin GTest::gmock LABELS standin TSAN)
+            LINK strata_on_standin GTest::gmock LABELS standin)
 strata_test(seeded_standin_test SOURCES seeded_session_test.cpp support/standin_machine.cpp
                                         support/toy_program.cpp
             LINK strata_on_standin GTest::gmock LABELS standin TSAN)
@@ -35,7 +35,7 @@ if(TARGET train_gpt_objects)
   strata_test(train_gpt_standin_test
               SOURCES train_gpt_trainer_test.cpp support/standin_machine.cpp
                       support/reference_trainer.cpp $<TARGET_OBJECTS:train_gpt_objects>
-              LINK strata_on_standin PkgConfig::openblas GTest::gmock LABELS standin TSAN)
+              LINK strata_on_standin PkgConfig::openblas GTest::gmock LABELS standin)
   target_include_directories(train_gpt_standin_test PRIVATE ${PROJECT_SOURCE_DIR}/examples)
 endif()
 

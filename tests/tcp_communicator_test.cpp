@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
-#include <cstring>
-#include <future>
+#include <algorithm>
 
 #include "communicator_conformance.hpp"
 #include "cpu/cpu_device.hpp"
@@ -62,15 +61,13 @@ TEST(TcpCommunicator, FullSocketBuffersDoNotStopTheRanks) {
     const std::uint32_t size = context.communicator.size();
     const StreamId stream = context.device.create_stream("test");
     auto* const data = reinterpret_cast<float*>(context.device.arena().data());
-    for (std::uint64_t i = 0; i < kShard * size; ++i) data[i] = 1.0F;
+    std::fill_n(data, kShard * size, 1.0F);
     const ShardedBuffer buffer{data, kShard, DType::fp32};
-    for (int i = 0; i < 2; ++i) {
-      context.communicator.reduce_scatter(stream, {&buffer, 1});
-      context.communicator.all_gather(stream, {&buffer, 1});
-    }
+    context.communicator.reduce_scatter(stream, {&buffer, 1});
+    context.communicator.all_gather(stream, {&buffer, 1});
     context.device.synchronize(context.device.record(stream));
     ASSERT_FALSE(context.communicator.failure());
-    for (std::uint64_t i = 0; i < kShard * size; i += 1009) ASSERT_EQ(data[i], 9.0F) << i;
+    for (std::uint64_t i = 0; i < kShard * size; i += 10'009) ASSERT_EQ(data[i], 3.0F) << i;
   });
 }
 

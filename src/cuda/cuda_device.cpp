@@ -81,6 +81,9 @@ CudaDevice::CudaDevice(const Options& options)
                             gpus == 1 ? "1 is" : fmt::format("{} are", gpus)));
   }
   describe_gpu();
+  const OnDevice on(index_);
+  check(on.result(), "cudaSetDevice");
+  check(cuda::load_kernels(), "loading the kernels");
   arena_ = std::make_unique<cuda::Arena>(index_, options.arena, options.source);
 }
 

@@ -29,8 +29,8 @@ Event EventPool::record(StreamId id) {
   const std::uint32_t index = take_slot();
   Slot& slot = slots_[index];
   const cudaStream_t handle = streams_[id.value].handle;
-  slot.fired = slot.handle == nullptr ||
-               !succeeded(cudaEventRecord(slot.handle, handle), "cudaEventRecord");
+  slot.fired =
+      slot.handle == nullptr || !succeeded(cudaEventRecord(slot.handle, handle), "cudaEventRecord");
   if (slot.fired) {
     // The device has failed. What cannot be waited for later is waited for now.
     lock.unlock();

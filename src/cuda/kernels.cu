@@ -69,7 +69,37 @@ cudaError_t launch(const Op& op, cudaStream_t stream) {
   return result;
 }
 
+// Adds up results: the first that is no success stays.
+template <class Kernel>
+void load(Kernel* kernel, cudaError_t& result) {
+  cudaFuncAttributes attributes{};
+  const cudaError_t one = cudaFuncGetAttributes(&attributes, kernel);
+  if (result == cudaSuccess) result = one;
+}
+
+template <class Op>
+void load_for_each(const Op& op, cudaError_t& result) {
+  for_each_body(
+      op, [&]<class Body>(const Body&, std::uint64_t) { load(for_each_element<Body>, result); });
+}
+
 }  // namespace
+
+cudaError_t load_kernels() {
+  constexpr DType kDTypes[] = {DType::fp32, DType::bf16, DType::fp16};
+  cudaError_t result = cudaSuccess;
+  for (const DType a : kDTypes) {
+    load_for_each(AccumulateOp{.gradient_dtype = a}, result);
+    with_block_sums(
+        GradientStatsOp{.gradient_dtype = a},
+        [&]<class Body>(const Body&, std::uint64_t) { load(sum_blocks<Body>, result); });
+    for (const DType b : kDTypes) {
+      load_for_each(ConvertOp{.to_dtype = a, .from_dtype = b}, result);
+      load_for_each(AdamWOp{.gradient_dtype = a, .param_dtype = b, .runs = {AdamWRun{}}}, result);
+    }
+  }
+  return result;
+}
 
 cudaError_t launch_element_op(const ElementOp& op, cudaStream_t stream) {
   return std::visit([&](const auto& one) { return launch(one, stream); }, op);

@@ -24,7 +24,7 @@ using nccl::Handle;
 using nccl::Pending;
 using nccl::Watchdog;
 
-// How long peers are asked where they are, when one of them is late.
+// After how long peers are asked where they are, when one of them is late, and for how long.
 constexpr std::chrono::milliseconds kAskPeers{200};
 
 ncclDataType_t type_of(DType dtype) {
@@ -236,7 +236,19 @@ void NcclCommunicator::look() {
 }
 
 void NcclCommunicator::late(const Pending& pending, std::chrono::nanoseconds waited) {
-  if (waited < control_->timeout() || failure_.is_set()) return;
+  if (failure_.is_set() || waited < kAskPeers) return;
+  // A peer that is done and has not come this far will not come at all.
+  const std::vector<std::uint32_t> leaving = control_->leaving();
+  if (!leaving.empty()) {
+    const auto progress = control_->ask_progress(kAskPeers);
+    for (const std::uint32_t peer : leaving) {
+      if (progress[peer] && *progress[peer] >= pending.number) continue;
+      fail(closed_error(peer, rank().value, pending.what));
+      handle_->abort();
+      return;
+    }
+  }
+  if (waited < control_->timeout()) return;
   fail(Error(ErrorCode::rank_lost,
              fmt::format("{} number {} did not finish within {:.3g} s: {}", pending.what,
                          pending.number, std::chrono::duration<double>(control_->timeout()).count(),

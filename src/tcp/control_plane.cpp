@@ -158,6 +158,8 @@ std::vector<std::optional<std::uint64_t>> ControlPlane::ask_progress(millisecond
   return group_->ask_progress(wait);
 }
 
+std::vector<std::uint32_t> ControlPlane::leaving() const { return group_->leaving(); }
+
 std::unique_ptr<ControlPlane> ControlPlane::split(std::uint32_t color, std::uint32_t key) {
   struct Choice {
     std::uint32_t color;

@@ -80,6 +80,10 @@ class ControlPlane {
   // answer within `wait`. Also after a failure. Blocks up to `wait`.
   std::vector<std::optional<std::uint64_t>> ask_progress(std::chrono::milliseconds wait);
 
+  // The peers that have said good-bye, or wait for this rank in a call of ControlCall::close: they
+  // enqueue nothing any more.
+  std::vector<std::uint32_t> leaving() const;
+
   // A control plane of the ranks that pass the same color, ordered by (key, rank). Collective.
   // Throws as call() does. Blocks.
   std::unique_ptr<ControlPlane> split(std::uint32_t color, std::uint32_t key);

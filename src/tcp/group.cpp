@@ -226,6 +226,21 @@ std::vector<std::optional<std::uint64_t>> Group::ask_progress(milliseconds wait)
   return result;
 }
 
+std::vector<std::uint32_t> Group::leaving() const {
+  const Lock lock(mesh_.mutex());
+  std::vector<std::uint32_t> ranks;
+  for (std::uint32_t peer = 0; peer < size(); ++peer) {
+    const Member& member = states_[peer];
+    const bool closes = std::any_of(member.calls.begin(), member.calls.end(), [](const auto& call) {
+      ControlHeader header;
+      std::memcpy(&header, call.data(), std::min(call.size(), sizeof(header)));
+      return header.call == static_cast<std::uint32_t>(ControlCall::close);
+    });
+    if (member.closed || closes) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
 Error Group::loss_of(std::uint32_t peer, std::string_view what) {
   Lock lock(mesh_.mutex());
   mesh_.changed().wait_for(lock, kExplanationLimit,

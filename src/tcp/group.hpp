@@ -52,6 +52,8 @@ class Group : public std::enable_shared_from_this<Group> {
   void set_progress(std::uint64_t collectives) { progress_ = collectives; }
   std::vector<std::optional<std::uint64_t>> ask_progress(std::chrono::milliseconds wait);
 
+  std::vector<std::uint32_t> leaving() const;
+
   Error loss_of(std::uint32_t peer, std::string_view what);
 
   // Says good-bye to the peers; no function of on_failure() runs any more. Blocks while one does.

@@ -110,9 +110,9 @@ void read_meeting_point(Launch& launch) {
   for (const Variable& variable : {address, port}) {
     if (variable.is_set()) continue;
     throw config_error(fmt::format(
-        "{} is not set, and {} ranks need a place to meet: set it for all of them, for example by "
-        "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n1) "
-        "MASTER_PORT=29500",
+        "{} is not set, and {} ranks need a place to meet: set MASTER_ADDR to the host of rank 0 "
+        "and MASTER_PORT to a free port of it, for all of them; under Slurm by export MASTER_ADDR="
+        "$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n1) MASTER_PORT=29500",
         variable.name, launch.size));
   }
   launch.master_addr = std::string(address.value);

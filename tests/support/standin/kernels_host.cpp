@@ -67,6 +67,8 @@ void run(const Op& op) {
 
 }  // namespace
 
+cudaError_t load_kernels() { return cudaSuccess; }
+
 cudaError_t launch_element_op(const ElementOp& op, cudaStream_t stream) {
   std::vector<Access> accesses;
   for_each_access(op, [&](const Access& access) { accesses.push_back(access); });

@@ -180,8 +180,9 @@ class Part {
     Runtime::Lock lock(runtime_.mutex());
     ++comm_->inside;
     Round& round = this->round();
-    if (!gives_up() && !is_broken(comm_->rank)) arrive(round);
+    if (!gives_up()) arrive(round);
     runtime_.changed.wait(lock, [&] { return round.done || gives_up(); });
+    // From here on nobody may use this rank's memory.
     if (!round.done) round.dead = true;
     --comm_->inside;
     runtime_.changed.notify_all();
@@ -189,7 +190,6 @@ class Part {
 
  private:
   Round& round() { return comm_->clique->rounds[number_]; }
-  bool is_broken(int rank) const { return runtime_.nccl->is_broken(rank); }
   bool gives_up() const {
     return comm_->aborted || comm_->gpu->lost != cudaSuccess || runtime_.ending;
   }
@@ -199,7 +199,7 @@ class Part {
     round.parts.emplace(comm_->rank, what_);
     if (round.dead || static_cast<int>(round.parts.size()) < comm_->clique->size) return;
     if (std::any_of(round.parts.begin(), round.parts.end(),
-                    [&](const auto& part) { return is_broken(part.first); })) {
+                    [&](const auto& part) { return runtime_.nccl->is_broken(part.first); })) {
       return;
     }
     run(round.parts);

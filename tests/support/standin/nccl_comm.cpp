@@ -301,6 +301,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
         if (!comm->clique->complete) comm->clique->dead = true;
         runtime.nccl->comms.remove(handle);
         runtime.changed.notify_all();
+        // Until its work has left, a peer that arrives could still complete it.
         runtime.changed.wait(lock, [&] { return comm->inside == 0; });
         return ncclSuccess;
       },
