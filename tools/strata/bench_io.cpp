@@ -59,7 +59,7 @@ void print(std::FILE* out, const std::string& text) {
 }
 
 void print_notices(std::FILE* out, BenchIoRig& rig) {
-  for (const std::string& line : rig.take_notices()) print(out, fmt::format("note: {}\n", line));
+  for (const std::string& line : rig.take_notices()) print(out, wrapped("note: " + line));
 }
 
 // The library's messages name keys of the configuration.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "bench_io_plan.hpp"
 #include "bench_io_results.hpp"
@@ -13,6 +14,9 @@ std::string bench_io_announcement(const BenchIoOptions& options, const BenchIoPl
 
 std::string bench_io_text(const BenchIoOptions& options, const BenchIoPlan& plan,
                           const BenchIoResults& results);
+
+// The text with line breaks between words, for messages of others; ends with one.
+std::string wrapped(std::string_view text);
 
 // One JSON object. Rates in bytes per second, latencies in seconds; null where there was no bare
 // loop to compare with.

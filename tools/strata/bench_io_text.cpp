@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "bar_chart.hpp"
@@ -8,9 +10,30 @@
 #include "strata/bytes.hpp"
 
 namespace strata::tool {
+
+namespace {
+constexpr std::size_t kColumns = 80;
+}  // namespace
+
+std::string wrapped(std::string_view text) {
+  std::string lines;
+  std::size_t column = 0;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    if (column > 0) {
+      const bool fits = column + 1 + word.size() <= kColumns;
+      lines += fits ? " " : "\n  ";
+      column = fits ? column + 1 : 2;
+    }
+    lines += word;
+    column += word.size();
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+  }
+  return lines + "\n";
+}
+
 namespace {
 
-constexpr std::size_t kColumns = 80;
 constexpr double kRoughRate = 2e9;  // of a disk, to tell about how long it takes
 
 double in_gb(double bytes) { return bytes / 1e9; }
@@ -108,7 +131,7 @@ std::string ratio_text(const Ratio& ratio) {
 
 std::string summary_text(const BenchIoResults& results) {
   if (results.bare.read.empty()) {
-    return fmt::format("No bare loop to compare with: {}\n", results.why_no_bare_loop);
+    return wrapped(fmt::format("No bare loop to compare with: {}", results.why_no_bare_loop));
   }
   const auto ratios = [&](const char* label, const ReadsAndWrites& rates) {
     return fmt::format("{}: read {}, write {}\n", label,
