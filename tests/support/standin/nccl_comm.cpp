@@ -31,7 +31,7 @@ void join(Runtime& runtime, Clique& clique, const std::shared_ptr<Comm>& comm, i
     refuse_nccl(runtime, ncclInvalidArgument, "rank {} says {} ranks, and another rank {}",
                 comm->rank, size, clique.size);
   }
-  if (clique.complete || clique.dead) {
+  if (clique.complete) {
     refuse_nccl(runtime, ncclInvalidUsage, "the unique id of clique {} is used again",
                 clique.number);
   }
@@ -39,7 +39,8 @@ void join(Runtime& runtime, Clique& clique, const std::shared_ptr<Comm>& comm, i
     refuse_nccl(runtime, ncclInvalidUsage, "rank {} joins clique {} twice", comm->rank,
                 clique.number);
   }
-  if (static_cast<int>(clique.members.size()) < size) return;
+  // Where a rank gave up before, those who come later wait in vain, as on hardware.
+  if (clique.dead || static_cast<int>(clique.members.size()) < size) return;
   clique.complete = true;
   check_devices(clique);
   runtime.changed.notify_all();
