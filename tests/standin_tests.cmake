@@ -31,6 +31,9 @@ strata_test(seeded_standin_test SOURCES seeded_session_test.cpp support/standin_
             LINK strata_on_standin GTest::gmock LABELS standin TSAN)
 strata_test(ignored_wait_test SOURCES ignored_wait_test.cpp support/toy_program.cpp
             LINK strata_on_standin LABELS standin)
+strata_test(standin_bytes_test SOURCES standin_bytes_test.cpp support/standin_machine.cpp
+                                       support/toy_program.cpp
+            LINK strata_on_standin GTest::gmock LABELS standin)
 if(TARGET train_gpt_objects)
   strata_test(train_gpt_standin_test
               SOURCES train_gpt_trainer_test.cpp support/standin_machine.cpp

@@ -197,7 +197,11 @@ void Runtime::enqueue(Stream& stream, std::string_view kind, HostFunction functi
 }
 
 void Runtime::enqueue_host_call(Stream& stream, HostFunction function) {
-  stream.gpu->device.call_host(stream.id, guarded(*stream.gpu, std::move(function)));
+  const auto one_at_a_time = [&turn = stream.gpu->host_function, function = std::move(function)] {
+    const std::lock_guard lock(turn);
+    function();
+  };
+  stream.gpu->device.call_host(stream.id, guarded(*stream.gpu, one_at_a_time));
   stream.stale = true;
 }
 
@@ -309,6 +313,12 @@ std::uint64_t works() {
   Runtime& runtime = required_run();
   const Runtime::Lock lock(runtime.mutex());
   return runtime.faults.works();
+}
+
+CopiedBytes copied() {
+  Runtime& runtime = required_run();
+  const Runtime::Lock lock(runtime.mutex());
+  return runtime.copied;
 }
 
 void ignore_wait(std::uint64_t n) {

@@ -50,6 +50,9 @@ struct Gpu {
   AdversarialDevice device;
   const std::ptrdiff_t to_arena;  // from a device address
 
+  // Held by the host function that runs: a GPU may run those of several streams one at a time.
+  std::mutex host_function;
+
   // The sticky error. Set under the mutex, read by any thread.
   std::atomic<cudaError_t> lost{cudaSuccess};
 
@@ -121,6 +124,7 @@ class Runtime {
   bool ending = false;
 
   Faults faults;
+  CopiedBytes copied;
   HandleTable<Stream, cudaStream_t> streams{"stream", 1};
   HandleTable<CudaEvent, cudaEvent_t> events{"event", 2};
   std::map<std::uintptr_t, Allocation> allocations;      // by the first device address

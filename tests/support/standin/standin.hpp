@@ -94,6 +94,13 @@ void fail_async(std::uint64_t k, cudaError_t error = cudaErrorIllegalAddress);
 // How many pieces of work were enqueued in this run.
 std::uint64_t works();
 
+// Bytes of the copies between host and devices that were enqueued in this run.
+struct CopiedBytes {
+  Bytes to_device;
+  Bytes to_host;
+};
+CopiedBytes copied();
+
 // The n-th cudaStreamWaitEvent of this run (from 0) does nothing.
 void ignore_wait(std::uint64_t n);
 // How many cudaStreamWaitEvent there were in this run.

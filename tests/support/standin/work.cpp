@@ -117,6 +117,8 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t count, cudaMemcpy
     if (overlap(from.bytes, to.bytes, count)) {
       runtime.refuse(cudaErrorInvalidValue, "source and destination overlap");
     }
+    if (!from.on_device && to.on_device) runtime.copied.to_device += Bytes{count};
+    if (from.on_device && !to.on_device) runtime.copied.to_host += Bytes{count};
     const Access accesses[] = {{from.bytes, Bytes{count}, false}, {to.bytes, Bytes{count}, true}};
     runtime.enqueue(
         *stream, name_of(from.on_device, to.on_device),
