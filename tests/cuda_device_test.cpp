@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "device_conformance.hpp"
 #include "strata/cuda_interop.hpp"
@@ -90,7 +92,8 @@ TEST_F(CudaDeviceTest, RefusesAnIndexOrAnArenaThatTheMachineLacks) {
   }
 }
 
-TEST_F(CudaDeviceTest, LeavesTheCallersDeviceAlone) {
+// To go back to another GPU would make a context there.
+TEST_F(CudaDeviceTest, EntersItsGpuAndNoOther) {
   standin::configure({.devices = 2});
   CudaDevice device({.arena = 1_MiB, .index = 1});
   Pinned host(device, std::vector<std::byte>(100));
@@ -98,9 +101,15 @@ TEST_F(CudaDeviceTest, LeavesTheCallersDeviceAlone) {
   device.zero(stream, device.arena().data(), 100_B);
   device.copy(stream, host.data(), device.arena().data(), 100_B, CopyKind::device_to_host);
   device.synchronize(device.record(stream));
+  std::atomic<bool> notified{false};
+  device.launch(stream, [] {});
+  device.notify(device.record(stream), [&] { notified = true; });
+  while (!notified) std::this_thread::yield();
   int current = -1;
   ASSERT_EQ(cudaGetDevice(&current), cudaSuccess);
-  EXPECT_EQ(current, 0);
+  EXPECT_EQ(current, 1);
+  // This thread's and the watcher's.
+  EXPECT_LE(standin::calls()["cudaSetDevice"], 2U);
   device.close();
 }
 
@@ -139,6 +148,28 @@ TEST_F(CudaDeviceTest, WorksOnStreamsOfTheProgram) {
   EXPECT_EQ(result.bytes()[128], std::byte{1});
   device.close();
   EXPECT_EQ(cudaStreamDestroy(mine), cudaSuccess);
+}
+
+// A host function may still run when its stream has failed: who is told so may free what it uses.
+TEST_F(CudaDeviceTest, AFailureWaitsForTheFunctionThatRuns) {
+  CudaDevice device({.arena = 1_MiB});
+  const StreamId a = device.create_stream("a");
+  const StreamId b = device.create_stream("b");
+  std::atomic<bool> started{false};
+  std::atomic<bool> ended{false};
+  device.launch(a, [&] {
+    started = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ended = true;
+  });
+  const Event after = device.record(a);
+  while (!started) static_cast<void>(device.done(after));
+  standin::fail_async(standin::works() + 1);
+  device.zero(b, device.arena().data(), 100_B);
+  const Error error = error_of([&] { device.synchronize(device.record(b)); });
+  EXPECT_THAT(error.what(), HasSubstr("cudaErrorIllegalAddress"));
+  EXPECT_TRUE(ended);
+  device.close();
 }
 
 // Events are reused, and a wait that the order of the calls makes true is not made.

@@ -108,6 +108,47 @@ TEST_F(NcclCommunicatorTest, ADeviceThatIsNoGpuIsToldOnBoth) {
   });
 }
 
+// Collectives of one communicator come one after another, on whatever streams: the second one reads
+// here what the first one writes.
+TEST_F(NcclCommunicatorTest, StreamsFollowEachOther) {
+  configure(2, 0);
+  on_ranks(2, [&](Rank rank, std::unique_ptr<Communicator> communicator) {
+    CudaDevice device({.arena = 1_MiB, .index = static_cast<int>(rank.value)});
+    communicator->attach(device);
+    const StreamId a = device.create_stream("a");
+    const StreamId b = device.create_stream("b");
+    auto* const data = device.arena().data();
+    device.zero(a, data, 8000_B);
+    communicator->all_reduce(a, data, 2000, DType::fp32);
+    communicator->all_reduce(b, data, 2000, DType::fp32);
+    device.synchronize(device.record(b));
+    communicator.reset();
+  });
+}
+
+// NCCL connects ranks at the first collective: one that does not come must not hold up the others.
+TEST_F(NcclCommunicatorTest, TheFirstCollectiveHasADeadline) {
+  configure(2, 0);
+  on_ranks(2, [&](Rank rank, std::unique_ptr<Communicator> communicator) {
+    CudaDevice device({.arena = 1_MiB, .index = static_cast<int>(rank.value)});
+    communicator->attach(device);
+    if (rank.value == 0) {
+      standin::hold_enqueues(0);
+      communicator->set_timeout(300ms);
+      const auto begin = std::chrono::steady_clock::now();
+      communicator->all_reduce(device.create_stream("test"), device.arena().data(), 10,
+                               DType::fp32);
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+      ASSERT_TRUE(communicator->failure().has_value());
+      EXPECT_THAT(communicator->failure()->what(), HasSubstr("rank 1 has enqueued 0"));
+    } else {
+      while (!communicator->failure()) std::this_thread::sleep_for(1ms);
+      EXPECT_THAT(communicator->failure()->what(), HasSubstr("gave up"));
+    }
+    communicator.reset();
+  });
+}
+
 // One rank's NCCL fails while both ranks have a collective under way.
 TEST_F(NcclCommunicatorTest, AnAsynchronousErrorEndsBothRanks) {
   configure(2, 0);

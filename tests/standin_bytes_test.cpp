@@ -19,12 +19,9 @@ struct Setting {
 };
 
 constexpr Setting kSettings[] = {
-    {"device", kDevice, kDevice, 1, 0, 0},
-    {"device_accumulating", kDevice, kDevice, 3, 0, 0},
-    {"host", kHost, kHost, 1, 2, 4},
-    {"host_accumulating", kHost, kHost, 3, 6, 12},
-    {"nvme", kNvme, kNvme, 1, 2, 4},
-    {"nvme_accumulating", kNvme, kNvme, 2, 4, 8},
+    {"device", kDevice, kDevice, 1, 0, 0}, {"device_accumulating", kDevice, kDevice, 3, 0, 0},
+    {"host", kHost, kHost, 1, 2, 4},       {"host_accumulating", kHost, kHost, 3, 6, 12},
+    {"nvme", kNvme, kNvme, 1, 2, 4},       {"nvme_accumulating", kNvme, kNvme, 2, 4, 8},
 };
 
 class StandinBytes : public ::testing::TestWithParam<Setting> {};

@@ -165,6 +165,9 @@ TEST(TcpControlPlane, LongNoticesAreCut) {
 
 // A mesh of two whose rank 1 is the test itself.
 class TcpMesh : public testing::Test {
+ public:
+  ~TcpMesh() override { group_->close(); }
+
  protected:
   TcpMesh() {
     std::uint16_t port = 0;
@@ -175,8 +178,6 @@ class TcpMesh : public testing::Test {
     mesh_ = std::make_unique<tcp::Mesh>(0, std::move(contacts), std::vector{-1, ours});
     group_ = mesh_->open_group(1, {0, 1});
   }
-
-  ~TcpMesh() override { group_->close(); }
 
   void send(std::span<const std::byte> bytes) {
     ASSERT_EQ(::send(peer_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),

@@ -25,6 +25,9 @@ using Environment = std::map<std::string, std::string>;
 
 // The variables that matter are those given and no others, until the end of the test.
 class TcpLaunch : public testing::Test {
+ public:
+  ~TcpLaunch() override { set(before_); }
+
  protected:
   TcpLaunch() {
     for (const char* name : kNames) {
@@ -32,7 +35,6 @@ class TcpLaunch : public testing::Test {
     }
     set({});
   }
-  ~TcpLaunch() override { set(before_); }
 
   static void set(const Environment& environment) {
     for (const char* name : kNames) ::unsetenv(name);

@@ -58,8 +58,7 @@ Error out_of_memory(int device, Bytes size) {
 
 Arena::Arena(int device, Bytes size, ArenaSource source) : device_(device), source_(source) {
   if (size == Bytes{}) return;
-  const OnDevice on(device);
-  check(on.result(), "cudaSetDevice");
+  check(enter(device), "cudaSetDevice");
   void* data = nullptr;
   const cudaError_t result = allocate(&data, size, source);
   if (result == cudaErrorMemoryAllocation) throw out_of_memory(device, size);
@@ -69,9 +68,9 @@ Arena::Arena(int device, Bytes size, ArenaSource source) : device_(device), sour
 
 Arena::~Arena() {
   if (bytes_.empty()) return;
-  const OnDevice on(device_);
   // A device that fails here has told so before, and the memory goes with its context.
-  [[maybe_unused]] const cudaError_t result = release(bytes_.data(), source_);
+  [[maybe_unused]] cudaError_t result = enter(device_);
+  result = release(bytes_.data(), source_);
 }
 
 bool Arena::contains(const void* data, Bytes size) const {

@@ -15,17 +15,10 @@ void check(cudaError_t result, std::string_view call) {
   if (result != cudaSuccess) throw error_of(result, call);
 }
 
-OnDevice::OnDevice(int device) {
-  result_ = cudaGetDevice(&before_);
-  if (result_ != cudaSuccess || before_ == device) return;
-  result_ = cudaSetDevice(device);
-  switched_ = result_ == cudaSuccess;
-}
-
-OnDevice::~OnDevice() {
-  // Nobody to tell: the device that the thread had before has failed, and its owner will see it.
-  if (switched_) [[maybe_unused]]
-    const cudaError_t result = cudaSetDevice(before_);
+cudaError_t enter(int device) {
+  int current = 0;
+  const cudaError_t result = cudaGetDevice(&current);
+  return result != cudaSuccess || current == device ? result : cudaSetDevice(device);
 }
 
 }  // namespace strata::cuda

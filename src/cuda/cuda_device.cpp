@@ -15,8 +15,8 @@
 namespace strata {
 
 using cuda::check;
+using cuda::enter;
 using cuda::error_of;
-using cuda::OnDevice;
 
 namespace {
 
@@ -81,8 +81,7 @@ CudaDevice::CudaDevice(const Options& options)
                             gpus == 1 ? "1 is" : fmt::format("{} are", gpus)));
   }
   describe_gpu();
-  const OnDevice on(index_);
-  check(on.result(), "cudaSetDevice");
+  check(enter(index_), "cudaSetDevice");
   check(cuda::load_kernels(), "loading the kernels");
   arena_ = std::make_unique<cuda::Arena>(index_, options.arena, options.source);
 }
@@ -105,8 +104,7 @@ void CudaDevice::describe_gpu() {
 CudaDevice::~CudaDevice() { close(); }
 
 StreamId CudaDevice::create_stream(std::string_view name) {
-  const OnDevice on(index_);
-  check(on.result(), "cudaSetDevice");
+  check(enter(index_), "cudaSetDevice");
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   return add_stream(stream, true, name);
@@ -142,9 +140,7 @@ bool CudaDevice::succeeded(cudaError_t result, std::string_view what, const Stre
 template <class Call>
 void CudaDevice::enqueue(StreamId id, std::string_view what, Call&& call) {
   Stream& stream = find(id);
-  if (failure_.is_set()) return;
-  const OnDevice on(index_);
-  if (!succeeded(on.result(), "cudaSetDevice", stream)) return;
+  if (failure_.is_set() || !succeeded(enter(index_), "cudaSetDevice", stream)) return;
   succeeded(stream.timer.time([&] { return call(stream.handle); }), what, stream);
 }
 
@@ -178,9 +174,7 @@ void CudaDevice::element_op(StreamId id, const ElementOp& op) {
 void CudaDevice::launch(StreamId id, HostFunction function, std::span<const Access>) {
   STRATA_ASSERT(function != nullptr, "launch of an empty function");
   Stream& stream = find(id);
-  if (failure_.is_set()) return;
-  const OnDevice on(index_);
-  if (!succeeded(on.result(), "cudaSetDevice", stream)) return;
+  if (failure_.is_set() || !succeeded(enter(index_), "cudaSetDevice", stream)) return;
   cuda::HostCalls::Call& call = host_calls_.prepare(std::move(function), stream.host_ns);
   const cudaError_t result = cudaLaunchHostFunc(stream.handle, &cuda::HostCalls::run, &call);
   if (!succeeded(result, "cudaLaunchHostFunc", stream)) host_calls_.cancel(call);
@@ -188,6 +182,8 @@ void CudaDevice::launch(StreamId id, HostFunction function, std::span<const Acce
 
 void CudaDevice::synchronize(Event event) {
   events_.synchronize(event);
+  if (!failure_.is_set()) return;
+  host_calls_.wait_until_idle();  // who is told of the failure may free what they use
   failure_.throw_if_set();
 }
 
@@ -204,8 +200,7 @@ void CudaDevice::notify(Event event, HostFunction function) {
 }
 
 void CudaDevice::register_host(std::span<std::byte> memory) {
-  const OnDevice on(index_);
-  check(on.result(), "cudaSetDevice");
+  check(enter(index_), "cudaSetDevice");
   const cudaError_t result =
       cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable);
   if (result == cudaErrorMemoryAllocation) {
@@ -228,7 +223,8 @@ void CudaDevice::unregister_host(std::span<std::byte> memory) {
                               static_cast<const void*>(memory.data()), memory.size()));
     registered_.erase(found);
   }
-  const OnDevice on(index_);
+  // Tried in any case: it is the only way to give the memory back.
+  [[maybe_unused]] const cudaError_t entered = enter(index_);
   const cudaError_t result = cudaHostUnregister(memory.data());
   if (result != cudaSuccess) failure_.record(error_of(result, "cudaHostUnregister"));
 }
@@ -244,10 +240,12 @@ void CudaDevice::close() {
     const std::lock_guard lock(mutex_);
     if (std::exchange(closed_, true)) return;
   }
-  const OnDevice on(index_);
   for (Stream& stream : streams_) {
+    succeeded(enter(index_), "cudaSetDevice", stream);
     succeeded(cudaStreamSynchronize(stream.handle), "cudaStreamSynchronize", stream);
   }
+  // A stream that has failed counts as idle, also while one of its host functions runs.
+  host_calls_.wait_until_idle();
   for (Stream& stream : streams_) stream.watcher.reset();
   events_.close();
   for (Stream& stream : streams_) {
@@ -281,7 +279,8 @@ void CudaDevice::require_pinned(const void* data, Bytes size, const Stream& stre
   }
   // Pinned by somebody else, cudaMallocHost() say.
   cudaPointerAttributes attributes{};
-  const cudaError_t result = cudaPointerGetAttributes(&attributes, data);
+  cudaError_t result = enter(index_);
+  if (result == cudaSuccess) result = cudaPointerGetAttributes(&attributes, data);
   if (result == cudaSuccess && attributes.type == cudaMemoryTypeHost) return;
   [[maybe_unused]] const cudaError_t taken = cudaGetLastError();
   throw Error(ErrorCode::invalid_argument,

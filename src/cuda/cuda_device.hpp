@@ -2,10 +2,10 @@
 // legacy default stream); host memory is pinned by register_host(); waits sleep, they do not spin.
 // Nothing synchronises the whole device; close() waits for the streams that this device knows.
 //
-// Several devices in a process work side by side, and no call changes the calling thread's current
-// device. Once pools are warm, enqueueing allocates only what a HostFunction or an AdamWOp
-// captures. launch() runs functions on a thread of the CUDA runtime: they may touch host memory
-// only.
+// Several devices in a process work side by side. Every call makes this GPU the calling thread's
+// current device, as cudaSetDevice() does, and leaves it so. Once pools are warm, enqueueing
+// allocates only what a HostFunction or an AdamWOp captures. launch() runs functions on a thread of
+// the CUDA runtime: they may touch host memory only.
 #pragma once
 
 #include <cuda_runtime_api.h>

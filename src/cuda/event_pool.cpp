@@ -17,6 +17,11 @@ void EventPool::add_stream(cudaStream_t handle) {
   for (Stream& stream : streams_) stream.waited.resize(streams_.size(), 0);
 }
 
+EventPool::Stream& EventPool::stream_at(StreamId id) {
+  const std::lock_guard lock(mutex_);
+  return streams_[id.value];
+}
+
 bool EventPool::succeeded(cudaError_t result, std::string_view call) {
   if (result == cudaSuccess) return true;
   failure_.record(error_of(result, call));
@@ -24,20 +29,22 @@ bool EventPool::succeeded(cudaError_t result, std::string_view call) {
 }
 
 Event EventPool::record(StreamId id) {
+  Stream& stream = stream_at(id);
+  const std::lock_guard in_order(stream.enqueueing);
   std::unique_lock lock(mutex_);
-  collect_fired(streams_[id.value]);
+  succeeded(enter(device_), "cudaSetDevice");
+  collect_fired(stream);
   const std::uint32_t index = take_slot();
   Slot& slot = slots_[index];
-  const cudaStream_t handle = streams_[id.value].handle;
-  slot.fired =
-      slot.handle == nullptr || !succeeded(cudaEventRecord(slot.handle, handle), "cudaEventRecord");
-  if (slot.fired) {
-    // The device has failed. What cannot be waited for later is waited for now.
-    lock.unlock();
-    [[maybe_unused]] const cudaError_t known = cudaStreamSynchronize(handle);
-    lock.lock();
+  lock.unlock();  // nobody else knows this use of the slot
+  cudaError_t result = cudaErrorInvalidResourceHandle;
+  if (slot.handle != nullptr) result = cudaEventRecord(slot.handle, stream.handle);
+  // The device has failed. What cannot be waited for later is waited for now.
+  if (result != cudaSuccess) {
+    [[maybe_unused]] const cudaError_t known = cudaStreamSynchronize(stream.handle);
   }
-  Stream& stream = streams_[id.value];
+  lock.lock();
+  slot.fired = slot.handle == nullptr || !succeeded(result, "cudaEventRecord");
   ++slot.generation;
   slot.stream = id;
   slot.position = ++stream.recorded;
@@ -73,10 +80,8 @@ std::uint32_t EventPool::take_slot() {
     return index;
   }
   Slot& slot = slots_.emplace_back();
-  const OnDevice on(device_);
   // Blocking: who waits sleeps instead of spinning. Without times, which cost the GPU.
-  if (!succeeded(on.result(), "cudaSetDevice") ||
-      !succeeded(
+  if (!succeeded(
           cudaEventCreateWithFlags(&slot.handle, cudaEventDisableTiming | cudaEventBlockingSync),
           "cudaEventCreateWithFlags")) {
     slot.handle = nullptr;
@@ -94,7 +99,8 @@ EventPool::Slot& EventPool::checked(Event event) {
 
 bool EventPool::has_fired(Slot& slot, std::uint64_t generation) {
   if (slot.generation != generation || slot.fired) return true;
-  const cudaError_t result = cudaEventQuery(slot.handle);
+  cudaError_t result = enter(device_);
+  if (result == cudaSuccess) result = cudaEventQuery(slot.handle);
   if (result == cudaErrorNotReady) {
     // Not a failure, yet the runtime notes it as the thread's last error.
     [[maybe_unused]] const cudaError_t taken = cudaGetLastError();
@@ -106,15 +112,27 @@ bool EventPool::has_fired(Slot& slot, std::uint64_t generation) {
 }
 
 void EventPool::wait(StreamId id, Event event) {
-  const std::lock_guard lock(mutex_);
-  const Slot& slot = checked(event);
-  Stream& stream = streams_[id.value];
+  Stream& stream = stream_at(id);
+  const std::lock_guard in_order(stream.enqueueing);
+  std::unique_lock lock(mutex_);
+  Slot& slot = checked(event);
   const bool recycled = slot.generation != event.generation;
   if (recycled || slot.fired || slot.stream == id) return;
   std::uint64_t& waited = stream.waited[slot.stream.value];
   if (waited >= slot.position) return;
   waited = slot.position;
-  succeeded(cudaStreamWaitEvent(stream.handle, slot.handle, 0), "cudaStreamWaitEvent");
+  ++slot.waiters;  // keeps the slot from being recorded again
+  lock.unlock();
+  cudaError_t result = enter(device_);
+  if (result == cudaSuccess) result = cudaStreamWaitEvent(stream.handle, slot.handle, 0);
+  lock.lock();
+  succeeded(result, "cudaStreamWaitEvent");
+  let_go(event.slot);
+}
+
+void EventPool::let_go(std::uint32_t index) {
+  Slot& slot = slots_[index];
+  if (--slot.waiters == 0 && !slot.pending) put_back(index);
 }
 
 bool EventPool::done(Event event) {
@@ -128,11 +146,12 @@ void EventPool::synchronize(Event event) {
   if (slot.generation != event.generation || slot.fired) return;
   ++slot.waiters;  // keeps the slot from being recorded again
   lock.unlock();
-  const cudaError_t result = cudaEventSynchronize(slot.handle);
+  cudaError_t result = enter(device_);
+  if (result == cudaSuccess) result = cudaEventSynchronize(slot.handle);
   lock.lock();
   succeeded(result, "cudaEventSynchronize");
   slot.fired = true;
-  if (--slot.waiters == 0 && !slot.pending) put_back(event.slot);
+  let_go(event.slot);
 }
 
 StreamId EventPool::stream_of(Event event) {

@@ -5,7 +5,8 @@
 //
 // A wait that the order of the calls makes true anyway is left out: on the event's own stream, for
 // an event that has fired, or behind a later event of the same stream that was waited for before.
-// Thread: any. Asking about an event that was never handed out is an assertion.
+// Thread: any. Asking about an event that was never handed out is an assertion. A full stream makes
+// CUDA block in record() and wait(); those hold up only the same stream's.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -56,19 +57,23 @@ class EventPool {
     std::uint64_t position = 0;  // in its stream's row of events, from 1
     StreamId stream;
     std::uint32_t next = kNone;  // pending behind it on the stream, or free
-    std::uint32_t waiters = 0;   // threads in cudaEventSynchronize
+    std::uint32_t waiters = 0;   // threads in a call of CUDA about it
     bool pending = false;        // in its stream's list
     bool fired = true;
   };
   struct Stream {
     cudaStream_t handle = nullptr;
+    std::mutex enqueueing;         // taken before mutex_
     std::uint64_t recorded = 0;    // events so far
     std::uint32_t oldest = kNone;  // the list of pending slots
     std::uint32_t newest = kNone;
     std::vector<std::uint64_t> waited;  // by stream: the latest position that it stands behind
   };
 
+  Stream& stream_at(StreamId stream);
+
   // All hold mutex_.
+  void let_go(std::uint32_t index);
   Slot& checked(Event event);
   bool has_fired(Slot& slot, std::uint64_t generation);
   void collect_fired(Stream& stream);
@@ -80,7 +85,7 @@ class EventPool {
   FirstFailure& failure_;
   mutable std::mutex mutex_;
   std::deque<Slot> slots_;  // a deque, because waiters stand on a slot while others are added
-  std::vector<Stream> streams_;
+  std::deque<Stream> streams_;
   std::uint32_t free_ = kNone;
 };
 

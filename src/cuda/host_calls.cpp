@@ -27,10 +27,29 @@ void HostCalls::cancel(Call& call) {
 
 void HostCalls::run(void* data) {
   auto& call = *static_cast<Call*>(data);
+  HostCalls& owner = *call.owner;
+  {
+    const std::lock_guard lock(owner.mutex_);
+    ++owner.running_;
+  }
   const auto begin = std::chrono::steady_clock::now();
   call.function();
   *call.busy_ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
-  call.owner->cancel(call);
+  owner.leave(call);
+}
+
+void HostCalls::leave(Call& call) {
+  call.function = nullptr;
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(&call);
+  --running_;
+  // Under the lock: whoever waits may destroy this.
+  changed_.notify_all();
+}
+
+void HostCalls::wait_until_idle() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return running_ == 0; });
 }
 
 }  // namespace strata::cuda

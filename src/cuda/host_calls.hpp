@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -28,13 +29,20 @@ class HostCalls {
   // Drops a call that was not handed on.
   void cancel(Call& call);
 
+  // Blocks until no function runs.
+  void wait_until_idle();
+
   // For cudaLaunchHostFunc: runs the call's function, destroys it and gives the place back.
   static void run(void* call);
 
  private:
+  void leave(Call& call);
+
   std::mutex mutex_;
-  std::deque<Call> calls_;
+  std::condition_variable changed_;
+  std::deque<Call> calls_;  // guarded by mutex_, as below
   std::vector<Call*> idle_;
+  int running_ = 0;
 };
 
 }  // namespace strata::cuda

@@ -22,7 +22,6 @@ bool StreamTimer::succeeded(cudaError_t result, const char* call) {
 void StreamTimer::begin() {
   if (running_.size() >= kCollectAt) collect();
   if (idle_.empty()) {
-    const OnDevice on(device_);
     Piece piece;
     for (cudaEvent_t* event : {&piece.begin, &piece.end}) {
       succeeded(cudaEventCreateWithFlags(event, cudaEventBlockingSync), "cudaEventCreateWithFlags");
@@ -62,7 +61,7 @@ void StreamTimer::collect() {
 
 double StreamTimer::seconds() {
   const std::lock_guard lock(mutex_);
-  collect();
+  if (succeeded(enter(device_), "cudaSetDevice")) collect();
   return seconds_;
 }
 

@@ -22,7 +22,8 @@ class StreamTimer {
   StreamTimer& operator=(const StreamTimer&) = delete;
 
   // Calls `enqueue`, which puts one piece of work on the stream, and times the piece. Returns what
-  // `enqueue` returns; failures of the timing itself go to the device's failure.
+  // `enqueue` returns; failures of the timing itself go to the device's failure. Pre: the thread
+  // has entered the device.
   template <class Enqueue>
   cudaError_t time(Enqueue&& enqueue) {
     const std::lock_guard lock(mutex_);

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/check.hpp"
@@ -19,13 +21,17 @@
 namespace strata {
 namespace {
 
-using cuda::OnDevice;
 using nccl::Handle;
 using nccl::Pending;
 using nccl::Watchdog;
 
-// After how long peers are asked where they are, when one of them is late, and for how long.
-constexpr std::chrono::milliseconds kAskPeers{200};
+using Clock = std::chrono::steady_clock;
+
+// A collective that takes this long makes us look at peers that leave.
+constexpr std::chrono::milliseconds kSuspicious{200};
+// How long peers are asked where they are; their control planes answer by themselves.
+constexpr std::chrono::milliseconds kAskPeers{1000};
+constexpr std::chrono::milliseconds kPoll{5};
 
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
@@ -101,7 +107,9 @@ class NcclCommunicator final : public Communicator {
   void enqueue(std::string_view what, StreamId stream, Calls&& calls);
   void fail(const Error& error) { fail(error, error.what()); }
   void fail(const Error& error, std::string_view reason);
+  void register_arena(std::span<std::byte> arena);
   void look();
+  Error overdue(std::string_view what, std::uint64_t number);
   void late(const Pending& pending, std::chrono::nanoseconds waited);
   std::string who_is_behind(std::uint64_t number);
   void close() noexcept;
@@ -197,12 +205,11 @@ void NcclCommunicator::attach(Device& device) {
   try {
     check_introductions(introduce(gpu));
     const ncclUniqueId id = agree_on_id();
-    const OnDevice on(gpu->index());
-    cuda::check(on.result(), "cudaSetDevice");
-    const auto deadline = std::chrono::steady_clock::now() + control_->timeout();
+    cuda::check(cuda::enter(gpu->index()), "cudaSetDevice");
+    const auto deadline = Clock::now() + control_->timeout();
     handle_.emplace(id, rank().value, size(), [&] {
       failure_.throw_if_set();
-      if (std::chrono::steady_clock::now() > deadline) {
+      if (Clock::now() > deadline) {
         throw Error(ErrorCode::rank_lost,
                     fmt::format("NCCL did not connect the ranks within {:.3g} s: see that "
                                 "NCCL_SOCKET_IFNAME names a network that joins them "
@@ -210,7 +217,7 @@ void NcclCommunicator::attach(Device& device) {
                                 std::chrono::duration<double>(control_->timeout()).count()));
       }
     });
-    handle_->register_memory(gpu->arena(), log_);
+    register_arena(gpu->arena());
   } catch (const Error& error) {
     fail(error);
     throw;
@@ -225,10 +232,22 @@ void NcclCommunicator::attach(Device& device) {
   if (failure_.is_set()) to_wake_->wake();
 }
 
+// On all ranks or on none: NCCL does not promise what a mixture does.
+void NcclCommunicator::register_arena(std::span<std::byte> arena) {
+  const std::byte mine{handle_->register_memory(arena, log_)};
+  const std::vector<std::byte> all = call(ControlCall::attach, {&mine, 1});
+  if (std::find(all.begin(), all.end(), std::byte{0}) != all.end()) handle_->deregister_memory();
+}
+
 // A failure ends what is on the streams; NCCL's own are found here.
 void NcclCommunicator::look() {
   const ncclResult_t result = handle_->async_error();
   if (result != ncclSuccess && result != ncclInProgress) {
+    // The control plane can tell which rank is lost; NCCL cannot.
+    if (result == ncclRemoteError || result == ncclSystemError) {
+      const auto end = Clock::now() + kAskPeers;
+      while (!failure_.is_set() && Clock::now() < end) std::this_thread::sleep_for(kPoll);
+    }
     fail(handle_->error_of(result, "an NCCL collective"));
   }
   if (const auto error = device_->failure()) fail(*error);
@@ -236,7 +255,7 @@ void NcclCommunicator::look() {
 }
 
 void NcclCommunicator::late(const Pending& pending, std::chrono::nanoseconds waited) {
-  if (failure_.is_set() || waited < kAskPeers) return;
+  if (failure_.is_set() || waited < kSuspicious) return;
   // A peer that is done and has not come this far will not come at all.
   const std::vector<std::uint32_t> leaving = control_->leaving();
   if (!leaving.empty()) {
@@ -249,11 +268,15 @@ void NcclCommunicator::late(const Pending& pending, std::chrono::nanoseconds wai
     }
   }
   if (waited < control_->timeout()) return;
-  fail(Error(ErrorCode::rank_lost,
-             fmt::format("{} number {} did not finish within {:.3g} s: {}", pending.what,
-                         pending.number, std::chrono::duration<double>(control_->timeout()).count(),
-                         who_is_behind(pending.number))));
+  fail(overdue(pending.what, pending.number));
   handle_->abort();
+}
+
+Error NcclCommunicator::overdue(std::string_view what, std::uint64_t number) {
+  return Error(ErrorCode::rank_lost,
+               fmt::format("{} number {} did not finish within {:.3g} s: {}", what, number,
+                           std::chrono::duration<double>(control_->timeout()).count(),
+                           who_is_behind(number)));
 }
 
 std::string NcclCommunicator::who_is_behind(std::uint64_t number) {
@@ -277,13 +300,17 @@ void NcclCommunicator::enqueue(std::string_view what, StreamId stream, Calls&& c
   try {
     if (last_event_.recorded()) device_->wait(stream, last_event_);
     const Event ready = device_->record(stream);
-    const OnDevice on(device_->index());
-    cuda::check(on.result(), "cudaSetDevice");
+    cuda::check(cuda::enter(device_->index()), "cudaSetDevice");
     control_->set_progress(++enqueued_);
     const cudaStream_t native = device_->stream(stream);
-    const bool stands = handle_->enqueue(
-        what, [this] { failure_.throw_if_set(); },
-        [&](ncclComm_t comm) { return calls(comm, native); });
+    // NCCL connects ranks at their first collective of a kind: that needs the peers, too.
+    const auto deadline = Clock::now() + control_->timeout();
+    const auto interrupt = [&] {
+      failure_.throw_if_set();
+      if (Clock::now() > deadline) throw overdue(what, enqueued_);
+    };
+    const bool stands =
+        handle_->enqueue(what, interrupt, [&](ncclComm_t comm) { return calls(comm, native); });
     if (!stands) return;
     last_event_ = device_->record(stream);
     watchdog_->add({what, enqueued_, ready, last_event_});
@@ -357,13 +384,12 @@ std::unique_ptr<Communicator> NcclCommunicator::split(std::uint32_t color, std::
 
 // Ends together with the peers, or alone when one of them is lost.
 void NcclCommunicator::close() noexcept try {
-  if (handle_ && last_event_.recorded() && !failure_.is_set()) device_->synchronize(last_event_);
   if (!failure_.is_set() && size() > 1) call(ControlCall::close, {});
   if (!failure_.is_set() && handle_) {
-    const auto deadline = std::chrono::steady_clock::now() + control_->timeout();
+    const auto deadline = Clock::now() + control_->timeout();
     handle_->finalize([&] {
       failure_.throw_if_set();
-      if (std::chrono::steady_clock::now() > deadline) {
+      if (Clock::now() > deadline) {
         throw Error(ErrorCode::rank_lost, "NCCL did not end within the timeout");
       }
     });

@@ -47,12 +47,12 @@ bool Handle::settle(ncclResult_t result, std::string_view what, const Interrupt&
   throw error_of(result, what);
 }
 
-void Handle::register_memory(std::span<std::byte> memory, const LogSink& log) {
+bool Handle::register_memory(std::span<std::byte> memory, const LogSink& log) {
 #if NCCL_VERSION_CODE >= 21900
   const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr || memory.empty()) return;
+  if (comm_ == nullptr || memory.empty()) return false;
   const ncclResult_t result = ncclCommRegister(comm_, memory.data(), memory.size(), &registration_);
-  if (result == ncclSuccess) return;
+  if (result == ncclSuccess) return true;
   registration_ = nullptr;
   if (log) {
     log(LogLevel::info, fmt::format("{}; collectives copy through NCCL's own buffers",
@@ -63,11 +63,13 @@ void Handle::register_memory(std::span<std::byte> memory, const LogSink& log) {
     log(LogLevel::info, "this NCCL is older than 2.19: collectives copy through its own buffers");
   }
 #endif
+  return false;
 }
 
-void Handle::deregister() {
+void Handle::deregister_memory() {
 #if NCCL_VERSION_CODE >= 21900
-  if (registration_ == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr || registration_ == nullptr) return;
   check(ncclCommDeregister(comm_, std::exchange(registration_, nullptr)), "ncclCommDeregister",
         comm_);
 #endif
@@ -101,11 +103,11 @@ Error Handle::error_of(ncclResult_t result, std::string_view call) {
 }
 
 void Handle::finalize(const Interrupt& interrupt) {
+  deregister_memory();
   ncclResult_t started = ncclSuccess;
   {
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return;
-    deregister();
     started = ncclCommFinalize(comm_);
   }
   if (!settle(started, "ncclCommFinalize", interrupt)) return;
@@ -116,14 +118,9 @@ void Handle::finalize(const Interrupt& interrupt) {
 void Handle::abort() noexcept {
   const std::lock_guard lock(mutex_);
   if (comm_ == nullptr) return;
+  // Takes the registration along: to deregister would wait for work that only this call ends.
   // Nobody to tell: whoever aborts has an error of its own.
-  [[maybe_unused]] ncclResult_t result = ncclSuccess;
-#if NCCL_VERSION_CODE >= 21900
-  if (registration_ != nullptr) {
-    result = ncclCommDeregister(comm_, std::exchange(registration_, nullptr));
-  }
-#endif
-  result = ncclCommAbort(std::exchange(comm_, nullptr));
+  [[maybe_unused]] const ncclResult_t result = ncclCommAbort(std::exchange(comm_, nullptr));
 }
 
 }  // namespace strata::nccl

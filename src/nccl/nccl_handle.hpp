@@ -32,8 +32,9 @@ class Handle {
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  // Lets NCCL use the arena's memory directly where it can; `log` hears why it cannot.
-  void register_memory(std::span<std::byte> memory, const LogSink& log);
+  // Lets NCCL use this memory directly where it can; `log` hears why it cannot. False: it does not.
+  bool register_memory(std::span<std::byte> memory, const LogSink& log);
+  void deregister_memory();
 
   // Calls enqueue(comm) inside a group and waits until the group stands on its stream; false when
   // aborted meanwhile. Throws Error. Blocks while NCCL connects to peers.
@@ -53,7 +54,6 @@ class Handle {
  private:
   // Polls until NCCL has done what it was asked for. False when aborted meanwhile.
   bool settle(ncclResult_t result, std::string_view what, const Interrupt& interrupt);
-  void deregister();
 
   std::mutex mutex_;
   ncclComm_t comm_ = nullptr;     // guarded by mutex_; null: aborted

@@ -1,6 +1,5 @@
 #include "nccl/watchdog.hpp"
 
-#include <optional>
 #include <utility>
 
 #include "base/signals_blocked.hpp"
@@ -40,33 +39,39 @@ void Watchdog::wake() {
   changed_.notify_one();
 }
 
-const Pending* Watchdog::head() {
-  while (!pending_.empty() && device_.done(pending_.front().done)) {
-    pending_.pop_front();
+// The device is asked without the lock: it may be held up by what is being watched.
+std::optional<std::pair<Pending, std::chrono::nanoseconds>> Watchdog::take_head() {
+  while (true) {
+    Pending head;
+    {
+      const std::lock_guard lock(mutex_);
+      if (pending_.empty()) return std::nullopt;
+      head = pending_.front();
+    }
+    if (!device_.done(head.done)) {
+      if (!is_ready_ && device_.done(head.ready)) {
+        is_ready_ = true;
+        ready_since_ = Clock::now();
+      }
+      if (!is_ready_) return std::nullopt;
+      return std::pair(head, std::chrono::nanoseconds(Clock::now() - ready_since_));
+    }
     is_ready_ = false;
+    const std::lock_guard lock(mutex_);
+    pending_.pop_front();
   }
-  if (pending_.empty()) return nullptr;
-  if (!is_ready_ && device_.done(pending_.front().ready)) {
-    is_ready_ = true;
-    ready_since_ = Clock::now();
-  }
-  return &pending_.front();
 }
 
 void Watchdog::run() {
-  std::unique_lock lock(mutex_);
-  while (!stop_) {
-    changed_.wait_for(lock, kPeriod, [&] { return stop_ || woken_; });
-    if (stop_) return;
-    woken_ = false;
-    const Pending* first = head();
-    std::optional<Pending> late;
-    if (first != nullptr && is_ready_) late = *first;
-    const auto waited = Clock::now() - ready_since_;
-    lock.unlock();
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, kPeriod, [&] { return stop_ || woken_; });
+      if (stop_) return;
+      woken_ = false;
+    }
     hooks_.look();
-    if (late) hooks_.late(*late, waited);
-    lock.lock();
+    if (const auto head = take_head()) hooks_.late(head->first, head->second);
   }
 }
 

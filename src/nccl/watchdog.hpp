@@ -12,8 +12,10 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "strata/device.hpp"
 
@@ -49,18 +51,18 @@ class Watchdog {
   using Clock = std::chrono::steady_clock;
 
   void run();
-  // The head of the line, once all before it are done. Holds mutex_.
-  const Pending* head();
+  // Takes off what is done; how long the head of the line has been ready, if it has.
+  std::optional<std::pair<Pending, std::chrono::nanoseconds>> take_head();
 
   Device& device_;
   const Hooks hooks_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Pending> pending_;    // guarded by mutex_, as below
-  Clock::time_point ready_since_;  // of the head, when is_ready_
-  bool is_ready_ = false;
+  std::deque<Pending> pending_;  // guarded by mutex_, as below
   bool woken_ = false;
   bool stop_ = false;
+  Clock::time_point ready_since_;  // of the head, when is_ready_; the thread's own, as is_ready_
+  bool is_ready_ = false;
   std::thread thread_;
 };
 

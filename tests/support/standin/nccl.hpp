@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -96,6 +97,7 @@ class Nccl {
 
   void break_rank(int rank, ncclResult_t error) { broken_[rank] = error; }
   bool is_broken(int rank) const { return broken_.contains(rank); }
+  void hold_rank(int rank) { held_.insert(rank); }
   void tell_leaks(Runtime& runtime) const;
   // Whether a live communicator has registered some of these bytes.
   bool is_registered(const void* address, Bytes size) const;
@@ -118,6 +120,7 @@ class Nccl {
   std::uint64_t draws_ = 0;
   std::uint64_t ids_ = 0;
   std::map<std::string, std::shared_ptr<Clique>> cliques_;  // by the bytes of the id
+  std::set<int> held_;                                      // ranks whose groups stay in progress
   std::map<int, ncclResult_t> broken_;                      // by rank
 };
 

@@ -146,6 +146,7 @@ ncclResult_t Nccl::settle(Runtime& runtime, const std::shared_ptr<Comm>& comm, b
     if (poll) --comm->polls;
     return ncclInProgress;
   }
+  if (!comm->held.empty() && held_.contains(comm->rank)) return ncclInProgress;
   if (comm->state == Comm::State::starting) {
     if (!comm->clique->complete) return ncclInProgress;
     comm->error = comm->clique->result;

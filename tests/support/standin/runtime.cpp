@@ -339,6 +339,12 @@ void break_nccl(int rank, ncclResult_t error) {
   runtime.nccl->break_rank(rank, error);
 }
 
+void hold_enqueues(int rank) {
+  Runtime& runtime = required_run();
+  const Runtime::Lock lock(runtime.mutex());
+  runtime.nccl->hold_rank(rank);
+}
+
 void* host_address(const void* address) {
   const Runtime* const runtime = current_run();
   return runtime == nullptr ? const_cast<void*>(address) : runtime->host_address(address);

@@ -110,6 +110,10 @@ std::uint64_t waits();
 // work hangs until ncclCommAbort.
 void break_nccl(int rank, ncclResult_t error = ncclRemoteError);
 
+// From now on the groups of this rank stay ncclInProgress and never reach a stream, as while NCCL
+// connects to a peer that does not come.
+void hold_enqueues(int rank);
+
 // Kernels. `function` runs in stream order, like a kernel: `accesses` and whatever `function`
 // captures are device addresses, which it translates with host_view(); it must not call CUDA.
 // Fails as a launch does: the error is also what cudaGetLastError() tells next.
