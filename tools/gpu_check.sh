@@ -57,7 +57,7 @@ check() {
   local name=$1 limit=$2 log status=0 verdict
   shift 2
   log=$build_dir/$(tr -c 'a-z0-9\n' '_' <<<"$name").log
-  timeout "$limit" "$@" >"$log" 2>&1 || status=$?
+  timeout -k 5 "$limit" "$@" >"$log" 2>&1 || status=$?
   verdict=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests*\.$/\1 passed/p' "$log")
   if grep -q '^\[  SKIPPED \] [0-9]* test' "$log"; then
     verdict+=", $(sed -n 's/^\[  SKIPPED \] \([0-9]*\) tests*,.*/\1 skipped/p' "$log")"
@@ -100,7 +100,7 @@ run_checks() {
   fi
   while IFS=$'\t' read -r name value unit; do
     row "$name" "$value $unit"
-  done < <(timeout 60 "$tests/gpu_bench" 256 || echo $'rates\tFAILED\t')
+  done < <(timeout -k 5 60 "$tests/gpu_bench" 256 || echo $'rates\tFAILED\t')
 }
 
 mkdir -p "$build_dir"

@@ -18,6 +18,7 @@
 #include "strata/cuda_interop.hpp"
 #include "strata/session.hpp"
 #if defined(EXAMPLE_WITH_CUDA)
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
 
@@ -52,9 +53,15 @@ class Trainer {
       : session_(session),
         layers_(layers),
         on_gpu_(!session.device().host_addressable()),
-        where_(on_gpu_ ? torch::kCUDA : torch::kCPU),
+        where_(place_of(session.device())),
         stream_(own_stream()) {}
-  ~Trainer() { finish(); }
+  ~Trainer() {
+    try {
+      finish();
+    } catch (const strata::Error&) {
+      // A device that has failed runs nothing any more.
+    }
+  }
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
@@ -111,9 +118,15 @@ class Trainer {
     torch::Tensor weight, bias;
   };
 
+  static torch::Device place_of(strata::Device& device) {
+    if (device.host_addressable()) return torch::kCPU;
+    return {torch::kCUDA, static_cast<torch::DeviceIndex>(strata::cuda_device_index(device))};
+  }
+
   strata::StreamId own_stream() {
 #if defined(EXAMPLE_WITH_CUDA)
     if (on_gpu_) {
+      c10::cuda::set_device(where_.index());
       // Not the legacy default stream: its work waits for all others.
       const auto stream = c10::cuda::getStreamFromPool();
       c10::cuda::setCurrentCUDAStream(stream);
@@ -174,8 +187,6 @@ void train(const strata::Config& config, int steps) {
                                     {{"weight", {width, width}}, {"bias", {width}}}));
   }
   auto session = strata::Session::open(model, config, strata::make_communicator(config));
-  // What torch allocates by itself stands in no budget of ours unless it is charged to one.
-  const auto torch_memory = session.reserve_outside(strata::Tier::device, strata::Bytes{64} * 1024);
   for (const auto layer : layers) session.initialize(layer, fill);
   Trainer trainer(session, layers);
   double first = 0;
@@ -196,6 +207,8 @@ int main(int argc, char** argv) try {
   config.optimizer.learning_rate = 3e-3;
   config.placement.optimizer = {0, 1, 0};  // masters and moments in host memory
   config.budgets.device = strata::Bytes{std::uint64_t{64} << 20};
+  // What torch allocates by itself: the session leaves so much of the budget free on the GPU.
+  config.outside.device = strata::Bytes{std::uint64_t{32} << 20};
   if (argc > 1) config = strata::Config::from_file(argv[1]);
   train(config, argc > 2 ? std::atoi(argv[2]) : 200);
 } catch (const std::exception& error) {

@@ -356,6 +356,8 @@ strata::Event Trainer::download_losses(std::uint32_t count) {
 
 double Trainer::sum_losses(std::uint32_t count, strata::Event ready) const {
   device_.synchronize(ready);
+  // A collective that was cut short leaves garbage, and no later call of the session looks.
+  if (const auto failure = session_.communicator().failure()) throw strata::Error(*failure);
   double sum = 0;
   for (std::uint32_t m = 0; m < count; ++m) sum += host_losses_[m];
   return sum;

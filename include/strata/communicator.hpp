@@ -67,7 +67,7 @@ class Communicator {
   virtual void all_reduce(StreamId stream, void* data, std::uint64_t count_elems, DType dtype) = 0;
 
   // Ranks that pass the same color form a new communicator, ordered by (key, rank). Collective.
-  // The result is attached to the same device, if any. Blocks.
+  // The result is attached to the same device, if any, and ends before that is closed. Blocks.
   virtual std::unique_ptr<Communicator> split(std::uint32_t color, std::uint32_t key) = 0;
 
   // Small all-gather on the host: all[r] = what rank r passed. Every rank passes mine.size() bytes,
@@ -109,7 +109,8 @@ struct NcclOptions {
 };
 
 // The ranks that an MPI launcher or the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT)
-// describes, one GPU each; a single rank when neither does. MPI is used to meet only. Throws
+// describes, one GPU each; a single rank when neither does. MPI is used to meet only; it ends
+// afterwards unless the program has initialised it, and cannot start again. Throws
 // Error(not_supported) in a build without NCCL, Error(config) or Error(rank_lost) when the ranks do
 // not meet. Blocks.
 std::unique_ptr<Communicator> make_nccl_communicator(const NcclOptions& options = {});

@@ -20,4 +20,8 @@ CUstream_st* to_cuda_stream(Device& device, StreamId stream);
 // once and keep the StreamId. Throws Error(not_supported) unless `device` is a CUDA device.
 StreamId from_cuda_stream(Device& device, CUstream_st* stream, std::string_view name);
 
+// The index of the GPU, as cudaSetDevice() takes it. Calls of the library make it the calling
+// thread's current device. Throws Error(not_supported) unless `device` is a CUDA device.
+int cuda_device_index(Device& device);
+
 }  // namespace strata

@@ -22,7 +22,7 @@ constexpr std::array kSections = {
             "session proves that they suffice."},
     Section{"device",
             "What gathers, computes and reduces. Of several visible GPUs (CUDA_VISIBLE_DEVICES) a "
-            "rank takes the one with its position on its host."},
+            "rank takes the one of its number on its host."},
     Section{"placement",
             "Where each kind of state rests between uses: a tier, or fractions of "
             "every shard over the tiers. Placement never changes the result."},

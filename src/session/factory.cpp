@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
 #include "cpu/cpu_device.hpp"
 #include "posix/posix_block_io.hpp"
 #include "strata/cuda_interop.hpp"
@@ -38,16 +42,30 @@ std::unique_ptr<BlockIo> make_uring_block_io(files::QueueDepth, const LogSink&) 
 
 #if STRATA_HAS_CUDA
 
+// As the launcher numbers the ranks that see the same GPUs: containers may share a host. Without a
+// launcher's word, the position on the host.
+int local_rank_of(const Communicator& communicator) {
+  for (const char* name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}) {
+    const char* const text = std::getenv(name);
+    if (text == nullptr) continue;
+    int value = 0;
+    const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
+    if (error == std::errc() && *end == '\0' && value >= 0) return value;
+  }
+  return static_cast<int>(communicator.host_rank().value);
+}
+
 // A launcher that gives each rank one GPU leaves every rank GPU 0.
 int gpu_of(const Communicator& communicator) {
   const int gpus = CudaDevice::count();
-  const auto position = static_cast<int>(communicator.host_rank().value);
+  const int position = local_rank_of(communicator);
   if (gpus == 1 || position < gpus) return gpus == 1 ? 0 : position;
-  throw Error(ErrorCode::config,
-              fmt::format("this is rank {} of {} on its host, where {} GPUs are visible: start no "
-                          "more ranks than GPUs, or let CUDA_VISIBLE_DEVICES name more",
-                          position, communicator.host_size(), gpus),
-              {.rank = communicator.rank()});
+  throw Error(
+      ErrorCode::config,
+      fmt::format("this is rank {} of its host, numbered from 0, where {} GPUs are visible: "
+                  "start no more ranks than GPUs, or let CUDA_VISIBLE_DEVICES name more",
+                  position, gpus),
+      {.rank = communicator.rank()});
 }
 
 std::unique_ptr<Device> make_cuda_device(const Config& config, Bytes arena,
@@ -117,6 +135,8 @@ StreamId from_cuda_stream(Device& device, CUstream_st* stream, std::string_view 
   return require_cuda(device).adopt_stream(stream, name);
 }
 
+int cuda_device_index(Device& device) { return require_cuda(device).index(); }
+
 #else
 
 CUstream_st* to_cuda_stream(Device&, StreamId) { throw Error(ErrorCode::not_supported, kNoCuda); }
@@ -124,6 +144,8 @@ CUstream_st* to_cuda_stream(Device&, StreamId) { throw Error(ErrorCode::not_supp
 StreamId from_cuda_stream(Device&, CUstream_st*, std::string_view) {
   throw Error(ErrorCode::not_supported, kNoCuda);
 }
+
+int cuda_device_index(Device&) { throw Error(ErrorCode::not_supported, kNoCuda); }
 
 #endif
 

@@ -18,8 +18,6 @@ using tcp::ControlPlane;
 using tcp::PayloadPlane;
 using tcp::ShardRow;
 
-constexpr Bytes kStaging = 4_MiB;
-
 class TcpCommunicator final : public HostCommunicator {
  public:
   // Collective over the ranks of `control`.
@@ -149,7 +147,8 @@ std::unique_ptr<Communicator> create_tcp_communicator(std::unique_ptr<ControlPla
 
 std::unique_ptr<Communicator> create_tcp_communicator(const TcpOptions& options) {
   return create_tcp_communicator(
-      ControlPlane::connect(tcp::launch_from_environment(), options.rendezvous_timeout), kStaging);
+      ControlPlane::connect(tcp::launch_from_environment(), options.rendezvous_timeout),
+      kTcpStaging);
 }
 
 }  // namespace strata

@@ -12,6 +12,8 @@ namespace strata {
 // The ranks that the environment describes.
 std::unique_ptr<Communicator> create_tcp_communicator(const TcpOptions& options);
 
+inline constexpr Bytes kTcpStaging = 4_MiB;
+
 // The ranks of `control`; `staging` is host memory that sums go through. Collective. Blocks.
 std::unique_ptr<Communicator> create_tcp_communicator(std::unique_ptr<tcp::ControlPlane> control,
                                                       Bytes staging);

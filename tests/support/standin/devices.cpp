@@ -17,6 +17,7 @@ std::string bus_id(int device) { return fmt::format("0000:{:02X}:00.0", device +
 constexpr int kMultiprocessors = 132;
 constexpr int kCopyEngines = 3;
 constexpr int kWarpSize = 32;
+constexpr int kMaxThreadsPerBlock = 1024;
 
 std::optional<int> attribute(const Runtime& runtime, cudaDeviceAttr which, int device) {
   switch (which) {
@@ -25,20 +26,20 @@ std::optional<int> attribute(const Runtime& runtime, cudaDeviceAttr which, int d
     case cudaDevAttrMultiProcessorCount: return kMultiprocessors;
     case cudaDevAttrAsyncEngineCount: return kCopyEngines;
     case cudaDevAttrWarpSize: return kWarpSize;
-    case cudaDevAttrMaxThreadsPerBlock: return 1024;
-    case cudaDevAttrPciDomainId: return 0;
+    case cudaDevAttrMaxThreadsPerBlock: return kMaxThreadsPerBlock;
     case cudaDevAttrPciBusId: return device + 1;
-    case cudaDevAttrPciDeviceId: return 0;
-    case cudaDevAttrUnifiedAddressing: return 1;
-    case cudaDevAttrConcurrentKernels: return 1;
-    case cudaDevAttrMemoryPoolsSupported: return 1;
-    case cudaDevAttrHostRegisterSupported: return 1;
-    case cudaDevAttrCanUseHostPointerForRegisteredMem: return 1;
-    case cudaDevAttrCanMapHostMemory: return 1;
     case cudaDevAttrComputeMode: return cudaComputeModeDefault;
-    case cudaDevAttrIntegrated: return 0;
-    case cudaDevAttrManagedMemory: return 0;
-    case cudaDevAttrConcurrentManagedAccess: return 0;
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrMemoryPoolsSupported:
+    case cudaDevAttrHostRegisterSupported:
+    case cudaDevAttrCanUseHostPointerForRegisteredMem:
+    case cudaDevAttrCanMapHostMemory: return 1;
+    case cudaDevAttrPciDomainId:
+    case cudaDevAttrPciDeviceId:
+    case cudaDevAttrIntegrated:
+    case cudaDevAttrManagedMemory:
+    case cudaDevAttrConcurrentManagedAccess:
     case cudaDevAttrPageableMemoryAccess: return 0;
     default: return std::nullopt;
   }
@@ -56,7 +57,7 @@ void describe(const Runtime& runtime, int device, cudaDeviceProp& properties) {
   properties.multiProcessorCount = kMultiprocessors;
   properties.asyncEngineCount = kCopyEngines;
   properties.warpSize = kWarpSize;
-  properties.maxThreadsPerBlock = 1024;
+  properties.maxThreadsPerBlock = kMaxThreadsPerBlock;
   properties.pciBusID = device + 1;
   properties.unifiedAddressing = 1;
   properties.concurrentKernels = 1;

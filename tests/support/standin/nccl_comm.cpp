@@ -223,7 +223,6 @@ ncclResult_t end_nccl_call(ncclResult_t result) {
 
 }  // namespace strata::test::standin
 
-using strata::Bytes;
 using namespace strata::test::standin;  // NOLINT(google-build-using-namespace): extern "C" below
 
 ncclResult_t ncclGetVersion(int* version) {
