@@ -29,8 +29,7 @@ class GpuPlacement : public TestOnMachine<1> {
     return run_toy(options, config, std::move(backends)).states_hash;
   }
 
-  const std::string directory_ =
-      fmt::format("{}gpu_placement_{}", testing::TempDir(), ::getpid());
+  const std::string directory_ = fmt::format("{}gpu_placement_{}", testing::TempDir(), ::getpid());
 };
 
 TEST_F(GpuPlacement, EveryHomeGivesTheHashOfTheCpu) {

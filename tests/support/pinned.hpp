@@ -11,8 +11,7 @@ namespace strata::test {
 
 class Pinned {
  public:
-  Pinned(Device& device, std::vector<std::byte> bytes)
-      : device_(device), bytes_(std::move(bytes)) {
+  Pinned(Device& device, std::vector<std::byte> bytes) : device_(device), bytes_(std::move(bytes)) {
     if (!bytes_.empty()) device_.register_host(bytes_);
   }
   // Pre: no work on the device uses the bytes any more.
