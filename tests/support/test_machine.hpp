@@ -44,12 +44,12 @@ class TestMachine {
   std::unique_ptr<State> state_;
 };
 
-// A test that is skipped where the machine lacks something for `kRanks` ranks.
-template <std::uint32_t kRanks>
+// A test that is skipped where the machine lacks something for `Ranks` ranks.
+template <std::uint32_t Ranks>
 class TestOnMachine : public ::testing::Test {
  protected:
   void SetUp() override {
-    const std::string missing = TestMachine::missing_for(kRanks);
+    const std::string missing = TestMachine::missing_for(Ranks);
     if (!missing.empty()) GTEST_SKIP() << missing;
   }
 };
