@@ -53,7 +53,7 @@ struct Introduction {
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::unique_ptr<tcp::ControlPlane> control, LogSink log)
-      : control_(std::move(control)), log_(std::move(log)) {
+      : control_(std::move(control)), plane_(*control_), log_(std::move(log)) {
     control_->on_failure([this](const Error& error) { fail(error); });
   }
 
@@ -115,6 +115,7 @@ class NcclCommunicator final : public Communicator {
   void close() noexcept;
 
   std::unique_ptr<tcp::ControlPlane> control_;
+  tcp::ControlPlane& plane_;  // control_, also while that ends and its thread still calls fail()
   const LogSink log_;
   FirstFailure failure_;
 
@@ -140,7 +141,7 @@ std::vector<std::byte> NcclCommunicator::call(ControlCall which, std::span<const
 
 void NcclCommunicator::fail(const Error& error, std::string_view reason) {
   if (!failure_.record(error)) return;
-  control_->give_up(reason);
+  plane_.give_up(reason);
   const std::lock_guard lock(wake_mutex_);
   if (to_wake_ != nullptr) to_wake_->wake();
 }
