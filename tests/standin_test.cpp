@@ -503,7 +503,7 @@ TEST_F(StandinFaults, EveryPieceOfWorkCanFault) {
 }
 
 TEST_F(StandinFaults, AFaultStopsWhatIsBehindIt) {
-  configure({.devices = 2});
+  configure({.devices = 2, .patience = kForever});
   const cudaStream_t stream = make_stream();
   const cudaEvent_t event = make_event();
   std::atomic<int> ran{0};
