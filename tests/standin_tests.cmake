@@ -22,13 +22,13 @@ target_include_directories(strata_on_standin INTERFACE ${PROJECT_SOURCE_DIR}/src
 strata_test(cuda_device_test SOURCES cuda_device_test.cpp device_conformance.cpp
             LINK strata_on_standin LABELS standin TSAN)
 strata_test(nccl_communicator_test SOURCES nccl_communicator_test.cpp communicator_conformance.cpp
-            LINK strata_on_standin LABELS standin TSAN)
+            LINK strata_on_standin LABELS standin)
 strata_test(session_standin_test SOURCES session_test.cpp support/standin_machine.cpp
                                          support/toy_program.cpp
             LINK strata_on_standin GTest::gmock LABELS standin)
 strata_test(seeded_standin_test SOURCES seeded_session_test.cpp support/standin_machine.cpp
                                         support/toy_program.cpp
-            LINK strata_on_standin GTest::gmock LABELS standin TSAN)
+            LINK strata_on_standin GTest::gmock LABELS standin)
 # Hundreds of processes, and the race detector of the stand-in: nothing for sanitizers.
 if(NOT STRATA_SANITIZE)
   strata_test(ignored_wait_test SOURCES ignored_wait_test.cpp support/toy_program.cpp
