@@ -130,7 +130,8 @@ std::vector<float> values_of(int rank, std::size_t count) {
 }
 
 float sum_at(int size, std::size_t i) {
-  return static_cast<float>(100 * size * (size - 1) / 2) + static_cast<float>(size) * i;
+  const int pairs = size * (size - 1) / 2;
+  return static_cast<float>(100 * pairs) + static_cast<float>(size) * i;
 }
 
 TEST_P(StandinNccl, Gathers) {
