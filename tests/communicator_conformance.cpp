@@ -8,6 +8,7 @@
 #include <deque>
 #include <set>
 
+#include "support/error_of.hpp"
 #include "support/pinned.hpp"
 #include "support/wire_values.hpp"
 
@@ -390,17 +391,6 @@ void enqueue_gather(Bench& bench) {
       bench.place(shard_input(1, bench.rank(), bench.size(), 1000, DType::bf16)), 1000,
       DType::bf16};
   bench.communicator.all_gather(bench.stream, {&buffer, 1});
-}
-
-template <class Call>
-Error error_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Error(ErrorCode::invalid_argument, "none");
 }
 
 void expect_failure_at_once(Bench& bench, std::string_view text) {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "device_conformance.hpp"
+#include "ports/device_memory.hpp"
 #include "strata/error.hpp"
 
 namespace strata::test {
@@ -57,13 +58,13 @@ TEST(HostArena, AnImpossibleSizeThrows) {
 TEST(HostArena, ContainsWholeRangesOnly) {
   const HostArena arena{1000_B};
   std::byte* const begin = arena.bytes().data();
-  EXPECT_TRUE(arena.contains(begin, 1000_B));
-  EXPECT_TRUE(arena.contains(begin + 999, 1_B));
-  EXPECT_FALSE(arena.contains(begin, 1001_B));
-  EXPECT_FALSE(arena.contains(begin + 1000, 1_B));
-  EXPECT_FALSE(arena.contains(begin - 1, 1_B));
-  EXPECT_FALSE(arena.contains(begin + 1, Bytes{~std::uint64_t{0}}));
-  EXPECT_TRUE(arena.contains(nullptr, 0_B));
+  EXPECT_TRUE(contains(arena.bytes(), begin, 1000_B));
+  EXPECT_TRUE(contains(arena.bytes(), begin + 999, 1_B));
+  EXPECT_FALSE(contains(arena.bytes(), begin, 1001_B));
+  EXPECT_FALSE(contains(arena.bytes(), begin + 1000, 1_B));
+  EXPECT_FALSE(contains(arena.bytes(), begin - 1, 1_B));
+  EXPECT_FALSE(contains(arena.bytes(), begin + 1, Bytes{~std::uint64_t{0}}));
+  EXPECT_TRUE(contains(arena.bytes(), nullptr, 0_B));
 }
 
 TEST(EventPool, RecyclesSlotsOfDoneEventsOnly) {

@@ -11,6 +11,7 @@
 
 #include "device_conformance.hpp"
 #include "strata/cuda_interop.hpp"
+#include "support/error_of.hpp"
 #include "support/standin/standin.hpp"
 
 namespace strata::test {
@@ -29,16 +30,6 @@ class CudaDeviceTest : public testing::Test {
  protected:
   void SetUp() override { standin::configure(); }
   void TearDown() override { EXPECT_THAT(standin::finish(), IsEmpty()); }
-
-  static Error error_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error;
-    }
-    ADD_FAILURE() << "no error was thrown";
-    return Error(ErrorCode::invalid_argument, "none");
-  }
 };
 
 std::unique_ptr<Device> make(Bytes arena, std::uint64_t seed, cuda::ArenaSource source) {

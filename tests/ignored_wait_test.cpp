@@ -13,8 +13,7 @@
 #include <stdexcept>
 
 #include "cuda/cuda_device.hpp"
-#include "nccl/nccl_communicator.hpp"
-#include "support/in_process_ranks.hpp"
+#include "support/nccl_ranks.hpp"
 #include "support/simulated_disk.hpp"
 #include "support/standin/standin.hpp"
 #include "support/toy_program.hpp"
@@ -56,12 +55,8 @@ Outcome train(const Setting& setting, std::int64_t n) {
   std::vector<std::string> hashes(setting.ranks);
   try {
     run_ranks(setting.ranks, [&](Rank rank, Communicator&) {
-      const auto place = meeting.communicator(rank);
       Backends backends;
-      backends.communicator = create_nccl_communicator(tcp::ControlPlane::connect(
-          rank.value, setting.ranks,
-          [&](std::span<const std::byte> mine) { return place->exchange(mine); },
-          std::chrono::seconds(30)));
+      backends.communicator = join_by_nccl(meeting, rank, setting.ranks);
       backends.device = std::make_unique<CudaDevice>(CudaDevice::Options{
           .arena = config.budgets.device, .index = static_cast<int>(rank.value)});
       backends.block_io = std::make_unique<SimulatedDisk>(

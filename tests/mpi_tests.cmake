@@ -30,6 +30,7 @@ endforeach()
 
 add_executable(mpi_rank_program support/mpi_rank_program.cpp)
 target_link_libraries(mpi_rank_program PRIVATE strata_mpi strata_cpu strata_base strata_options)
+target_include_directories(mpi_rank_program PRIVATE ${PROJECT_SOURCE_DIR}/tests)
 
 strata_test(mpi_rank_loss_test SOURCES mpi_rank_loss_test.cpp LINK strata_mpi strata_base
             LABELS mpi)

@@ -1,17 +1,18 @@
 // The NCCL communicator on the stand-in: the conformance suites over ranks of one process that are
 // joined by TCP, and what NCCL's own failures lead to.
-#include "nccl/nccl_communicator.hpp"
-
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <fmt/format.h>
-#include <atomic>
+#include <algorithm>
+#include <barrier>
 #include <chrono>
+#include <thread>
 
 #include "communicator_conformance.hpp"
 #include "cpu/cpu_device.hpp"
 #include "cuda/cuda_device.hpp"
-#include "support/in_process_ranks.hpp"
+#include "support/error_of.hpp"
+#include "support/nccl_ranks.hpp"
 #include "support/standin/standin.hpp"
 
 namespace strata::test {
@@ -33,25 +34,28 @@ void configure(std::uint32_t ranks, std::uint64_t seed) {
 void on_ranks(std::uint32_t ranks,
               const std::function<void(Rank, std::unique_ptr<Communicator>)>& body) {
   InProcessWorld meeting(ranks);
-  run_ranks(ranks, [&](Rank rank, Communicator&) {
-    const auto place = meeting.communicator(rank);
-    auto control = tcp::ControlPlane::connect(
-        rank.value, ranks, [&](std::span<const std::byte> mine) { return place->exchange(mine); },
-        30s);
-    body(rank, create_nccl_communicator(std::move(control)));
+  run_ranks(ranks,
+            [&](Rank rank, Communicator&) { body(rank, join_by_nccl(meeting, rank, ranks)); });
+}
+
+// The same with communicators that are attached, each to a GPU of its own.
+void on_gpus(std::uint32_t ranks, const RankTest& body) {
+  std::barrier attached(
+      ranks);  // a rank that fails before the others are would fail their attach()
+  on_ranks(ranks, [&](Rank rank, std::unique_ptr<Communicator> communicator) {
+    CudaDevice device({.arena = kTestArena, .index = static_cast<int>(rank.value)});
+    communicator->attach(device);
+    attached.arrive_and_wait();
+    RankContext context{*communicator, device};
+    body(context);
+    communicator.reset();  // before its device
   });
 }
 
 TestWorld threads_on_gpus(std::uint32_t ranks, std::uint64_t seed) {
   const auto run = [=](const RankTest& test) {
     configure(ranks, seed);
-    on_ranks(ranks, [&](Rank rank, std::unique_ptr<Communicator> communicator) {
-      CudaDevice device({.arena = kTestArena, .index = static_cast<int>(rank.value)});
-      communicator->attach(device);
-      RankContext context{*communicator, device};
-      test(context);
-      communicator.reset();
-    });
+    on_gpus(ranks, test);
     EXPECT_THAT(standin::finish(), IsEmpty());
   };
   return {fmt::format("ranks_{}_seed_{}", ranks, seed), run};
@@ -68,21 +72,20 @@ INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorFailures,
 
 class NcclCommunicatorTest : public testing::Test {
  protected:
+  void SetUp() override { configure(2, 0); }
   void TearDown() override { EXPECT_THAT(standin::finish(), IsEmpty()); }
 
-  static Error error_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error;
+  // What the communicator fails with; none after a while.
+  static Error failure_of(const Communicator& communicator) {
+    const auto end = std::chrono::steady_clock::now() + 10s;
+    while (!communicator.failure() && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(1ms);
     }
-    ADD_FAILURE() << "no error was thrown";
-    return Error(ErrorCode::invalid_argument, "none");
+    return communicator.failure().value_or(Error(ErrorCode::invalid_argument, "it did not fail"));
   }
 };
 
 TEST_F(NcclCommunicatorTest, TwoRanksOnOneGpuAreToldOnBoth) {
-  configure(2, 0);
   on_ranks(2, [&](Rank, std::unique_ptr<Communicator> communicator) {
     CudaDevice device({.arena = 1_MiB, .index = 1});
     const Error error = error_of([&] { communicator->attach(device); });
@@ -93,7 +96,6 @@ TEST_F(NcclCommunicatorTest, TwoRanksOnOneGpuAreToldOnBoth) {
 }
 
 TEST_F(NcclCommunicatorTest, ADeviceThatIsNoGpuIsToldOnBoth) {
-  configure(2, 0);
   on_ranks(2, [&](Rank rank, std::unique_ptr<Communicator> communicator) {
     std::unique_ptr<Device> device;
     if (rank.value == 1) {
@@ -111,88 +113,59 @@ TEST_F(NcclCommunicatorTest, ADeviceThatIsNoGpuIsToldOnBoth) {
 // Collectives of one communicator come one after another, on whatever streams: the second one reads
 // here what the first one writes.
 TEST_F(NcclCommunicatorTest, StreamsFollowEachOther) {
-  configure(2, 0);
-  on_ranks(2, [&](Rank rank, std::unique_ptr<Communicator> communicator) {
-    CudaDevice device({.arena = 1_MiB, .index = static_cast<int>(rank.value)});
-    communicator->attach(device);
-    const StreamId a = device.create_stream("a");
-    const StreamId b = device.create_stream("b");
-    auto* const data = device.arena().data();
-    device.zero(a, data, 8000_B);
-    communicator->all_reduce(a, data, 2000, DType::fp32);
-    communicator->all_reduce(b, data, 2000, DType::fp32);
-    device.synchronize(device.record(b));
-    communicator.reset();
+  on_gpus(2, [](RankContext& context) {
+    const StreamId a = context.device.create_stream("a");
+    const StreamId b = context.device.create_stream("b");
+    auto* const data = context.device.arena().data();
+    context.device.zero(a, data, 8000_B);
+    context.communicator.all_reduce(a, data, 2000, DType::fp32);
+    context.communicator.all_reduce(b, data, 2000, DType::fp32);
+    context.device.synchronize(context.device.record(b));
   });
 }
 
 // NCCL connects ranks at the first collective: one that does not come must not hold up the others.
 TEST_F(NcclCommunicatorTest, TheFirstCollectiveHasADeadline) {
-  configure(2, 0);
-  on_ranks(2, [&](Rank rank, std::unique_ptr<Communicator> communicator) {
-    CudaDevice device({.arena = 1_MiB, .index = static_cast<int>(rank.value)});
-    communicator->attach(device);
-    if (rank.value == 0) {
-      standin::hold_enqueues(0);
-      communicator->set_timeout(300ms);
-      const auto begin = std::chrono::steady_clock::now();
-      communicator->all_reduce(device.create_stream("test"), device.arena().data(), 10,
-                               DType::fp32);
-      EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
-      ASSERT_TRUE(communicator->failure().has_value());
-      EXPECT_THAT(communicator->failure()->what(), HasSubstr("rank 1 has enqueued 0"));
-    } else {
-      while (!communicator->failure()) std::this_thread::sleep_for(1ms);
-      EXPECT_THAT(communicator->failure()->what(), HasSubstr("gave up"));
+  on_gpus(2, [](RankContext& context) {
+    Communicator& communicator = context.communicator;
+    if (communicator.rank().value == 1) {
+      EXPECT_THAT(failure_of(communicator).what(), HasSubstr("gave up"));
+      return;
     }
-    communicator.reset();
+    standin::hold_enqueues(0);
+    communicator.set_timeout(300ms);
+    const auto begin = std::chrono::steady_clock::now();
+    communicator.all_reduce(context.device.create_stream("test"), context.device.arena().data(), 10,
+                            DType::fp32);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+    EXPECT_THAT(failure_of(communicator).what(), HasSubstr("rank 1 has enqueued 0"));
   });
 }
 
 // One rank's NCCL fails while both ranks have a collective under way.
 TEST_F(NcclCommunicatorTest, AnAsynchronousErrorEndsBothRanks) {
-  configure(2, 0);
-  std::atomic<int> failures{0};
-  on_ranks(2, [&](Rank rank, std::unique_ptr<Communicator> communicator) {
-    CudaDevice device({.arena = 1_MiB, .index = static_cast<int>(rank.value)});
-    communicator->attach(device);
-    const StreamId stream = device.create_stream("test");
-    device.zero(stream, device.arena().data(), 8000_B);
-    if (rank.value == 1) standin::break_nccl(1);
-    communicator->all_reduce(stream, device.arena().data(), 2000, DType::fp32);
-    device.synchronize(device.record(stream));
-    const auto begin = std::chrono::steady_clock::now();
-    while (!communicator->failure() && std::chrono::steady_clock::now() - begin < 10s) {
-      std::this_thread::sleep_for(1ms);
-    }
-    ASSERT_TRUE(communicator->failure().has_value());
-    EXPECT_EQ(communicator->failure()->code(), ErrorCode::rank_lost);
-    ++failures;
-    communicator.reset();
+  on_gpus(2, [](RankContext& context) {
+    const StreamId stream = context.device.create_stream("test");
+    context.device.zero(stream, context.device.arena().data(), 8000_B);
+    if (context.communicator.rank().value == 1) standin::break_nccl(1);
+    context.communicator.all_reduce(stream, context.device.arena().data(), 2000, DType::fp32);
+    context.device.synchronize(context.device.record(stream));
+    EXPECT_EQ(failure_of(context.communicator).code(), ErrorCode::rank_lost);
   });
-  EXPECT_EQ(failures, 2);
 }
 
 // A GPU that is lost takes its communicator down, and the peer's with it.
 TEST_F(NcclCommunicatorTest, ALostGpuEndsThePeer) {
-  configure(2, 0);
-  on_ranks(2, [&](Rank rank, std::unique_ptr<Communicator> communicator) {
-    CudaDevice device({.arena = 1_MiB, .index = static_cast<int>(rank.value)});
-    communicator->attach(device);
-    const StreamId stream = device.create_stream("test");
-    if (rank.value == 1) {
-      device.fail(Error(ErrorCode::device, "the GPU has fallen off the bus"));
+  on_gpus(2, [](RankContext& context) {
+    const StreamId stream = context.device.create_stream("test");
+    if (context.communicator.rank().value == 1) {
+      standin::fail(standin::Failure{"cudaMemsetAsync", 1, cudaErrorIllegalAddress, true});
+      context.device.zero(stream, context.device.arena().data(), 100_B);
     } else {
-      communicator->all_reduce(stream, device.arena().data(), 2000, DType::fp32);
-      device.synchronize(device.record(stream));
+      context.communicator.all_reduce(stream, context.device.arena().data(), 2000, DType::fp32);
+      context.device.synchronize(context.device.record(stream));
     }
-    const auto begin = std::chrono::steady_clock::now();
-    while (!communicator->failure() && std::chrono::steady_clock::now() - begin < 10s) {
-      std::this_thread::sleep_for(1ms);
-    }
-    ASSERT_TRUE(communicator->failure().has_value());
-    EXPECT_THAT(communicator->failure()->what(), HasSubstr("fallen off the bus"));
-    communicator.reset();
+    EXPECT_THAT(failure_of(context.communicator).what(), HasSubstr("cudaErrorIllegalAddress"));
   });
 }
 
@@ -224,7 +197,6 @@ TEST_F(NcclCommunicatorTest, EveryFailureIsTold) {
       device.close();
     });
   };
-  configure(2, 0);
   std::vector<std::optional<Error>> none(2);
   exercise(none);
   EXPECT_EQ(none[0] ? none[0]->what() : "", std::string());

@@ -314,12 +314,17 @@ TEST_F(SessionRanks, WeightsHashDoesNotDependOnRanksBeforeTraining) {
   EXPECT_NE(run_alone({.steps = 0, .seed = 2}, config).states_hash, alone);
 }
 
-void initialize_all(Session& session) {
+// A session of the toy model in which every unit has states.
+Session open_initialized(TestMachine& machine, Rank rank, const Config& config,
+                         SessionOptions options = {}) {
+  Session session =
+      Session::open(toy_model({}), config, backends_on(machine, rank, config), std::move(options));
   for (std::uint32_t u = 0; u < session.model().units().size(); ++u) {
     session.initialize(UnitId{u}, [](const TensorSlice&, std::span<float> values) {
       std::ranges::fill(values, 0.5F);
     });
   }
+  return session;
 }
 
 class Misuse : public TestOnMachine<1> {
@@ -328,10 +333,8 @@ class Misuse : public TestOnMachine<1> {
     TestOnMachine::SetUp();
     if (IsSkipped()) return;
     machine_.emplace(1);
-    session_.emplace(
-        Session::open(toy_model({}), config_, backends_on(*machine_, Rank{0}, config_)));
+    session_.emplace(open_initialized(*machine_, Rank{0}, config_));
     stream_ = session_->device().create_stream("compute");
-    initialize_all(*session_);
   }
 
   template <class Call>
@@ -456,9 +459,8 @@ TEST_F(SessionRanks, DivergingCallsNameUnitsAndRanks) {
   TestMachine machine(2, 1);
   std::vector<std::string> messages(2);
   run_ranks(2, [&](Rank rank, Communicator&) {
-    Session session = Session::open(toy_model({}), config, backends_on(machine, rank, config));
+    Session session = open_initialized(machine, rank, config);
     const StreamId stream = session.device().create_stream("compute");
-    initialize_all(session);
     const Step step = session.begin_step();
     try {
       (void)session.gather(UnitId{rank.value}, stream);
@@ -478,11 +480,10 @@ TEST_F(SessionRanks, IssueRunsTheProgramsCollectivesInOrder) {
   constexpr std::uint32_t kRanks = 2;
   TestMachine machine(kRanks, 1);
   run_ranks(kRanks, [&](Rank rank, Communicator&) {
-    Session session = Session::open(toy_model({}), config, backends_on(machine, rank, config),
-                                    {.device_scratch = 1_KiB, .host_scratch = 1_KiB, .log = {}});
+    Session session = open_initialized(machine, rank, config,
+                                       {.device_scratch = 1_KiB, .host_scratch = 1_KiB, .log = {}});
     Device& device = session.device();
     const StreamId stream = device.create_stream("compute");
-    initialize_all(session);
     const ScratchLease on_device = session.scratch(Tier::device, 1_KiB);
     const ScratchLease on_host = session.scratch(Tier::host, 1_KiB);
     auto* const values = reinterpret_cast<float*>(on_host.memory().data());
@@ -508,9 +509,8 @@ TEST_F(SessionRanks, AFailingIssueEndsAllRanks) {
   TestMachine machine(2, 1);
   std::vector<std::string> messages(2);
   run_ranks(2, [&](Rank rank, Communicator&) {
-    Session session = Session::open(toy_model({}), config, backends_on(machine, rank, config));
+    Session session = open_initialized(machine, rank, config);
     const StreamId stream = session.device().create_stream("compute");
-    initialize_all(session);
     try {
       const Step step = session.begin_step();
       session.issue(stream, [&](Communicator&, StreamId) {
@@ -532,9 +532,8 @@ TEST_F(SessionRanks, LostRankEndsTheOthers) {
   TestMachine machine(2, 1);
   std::string message;
   run_ranks(2, [&](Rank rank, Communicator&) {
-    Session session = Session::open(toy_model({}), config, backends_on(machine, rank, config));
+    Session session = open_initialized(machine, rank, config);
     const StreamId stream = session.device().create_stream("compute");
-    initialize_all(session);
     if (rank.value == 1) {
       machine.kill(rank);
       return;

@@ -8,7 +8,7 @@
 #include "communicator_conformance.hpp"
 #include "cpu/cpu_device.hpp"
 #include "support/child_process.hpp"
-#include "tcp_ranks.hpp"
+#include "support/tcp_ranks.hpp"
 
 namespace strata::test {
 namespace {

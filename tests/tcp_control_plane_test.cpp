@@ -8,10 +8,10 @@
 #include <cstring>
 #include <future>
 
+#include "support/tcp_ranks.hpp"
 #include "tcp/group.hpp"
 #include "tcp/mesh.hpp"
 #include "tcp/rendezvous.hpp"
-#include "tcp_ranks.hpp"
 
 namespace strata::test {
 namespace {

@@ -6,10 +6,10 @@
 #include <map>
 
 #include "strata/communicator.hpp"
+#include "support/tcp_ranks.hpp"
 #include "tcp/launch.hpp"
 #include "tcp/rendezvous.hpp"
 #include "tcp/tcp_communicator.hpp"
-#include "tcp_ranks.hpp"
 
 namespace strata::test {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <utility>
 
 #include "base/check.hpp"
@@ -64,24 +63,12 @@ void CpuDevice::notify(Event event, HostFunction function) {
 
 void CpuDevice::register_host(std::span<std::byte> memory) {
   const std::lock_guard lock(mutex_);
-  const auto next = registered_.lower_bound(memory.data());
-  const bool overlaps_next =
-      next != registered_.end() && next->first < memory.data() + memory.size();
-  const bool overlaps_previous = next != registered_.begin() &&
-                                 std::prev(next)->first + std::prev(next)->second > memory.data();
-  STRATA_ASSERT(!overlaps_next && !overlaps_previous,
-                fmt::format("host memory {} + {} bytes is registered already",
-                            static_cast<const void*>(memory.data()), memory.size()));
-  registered_.emplace(memory.data(), memory.size());
+  registered_.add(memory);
 }
 
 void CpuDevice::unregister_host(std::span<std::byte> memory) {
   const std::lock_guard lock(mutex_);
-  const auto found = registered_.find(memory.data());
-  STRATA_ASSERT(found != registered_.end() && found->second == memory.size(),
-                fmt::format("host memory {} + {} bytes was never registered",
-                            static_cast<const void*>(memory.data()), memory.size()));
-  registered_.erase(found);
+  registered_.remove(memory);
 }
 
 void CpuDevice::close() {
@@ -99,9 +86,7 @@ StreamThread& CpuDevice::find(StreamId stream) const {
 }
 
 void CpuDevice::require_in_arena(const void* data, Bytes size, std::string_view what) const {
-  STRATA_ASSERT(arena_.contains(data, size),
-                fmt::format("{} ({} + {} bytes) lies outside the arena of '{}'", what, data,
-                            size.value, name_));
+  strata::require_in_arena(arena_.bytes(), name_, data, size, what);
 }
 
 }  // namespace strata

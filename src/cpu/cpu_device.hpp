@@ -4,7 +4,6 @@
 // Once its queues are warm, enqueueing allocates only what a HostFunction or an AdamWOp captures.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +12,7 @@
 #include "cpu/event_pool.hpp"
 #include "cpu/host_arena.hpp"
 #include "cpu/stream_thread.hpp"
+#include "ports/device_memory.hpp"
 #include "strata/device.hpp"
 
 namespace strata {
@@ -65,7 +65,7 @@ class CpuDevice final : public Device {
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<StreamThread>> streams_;  // guarded by mutex_
-  std::map<const std::byte*, std::size_t> registered_;  // guarded by mutex_; start -> size
+  RegisteredRanges registered_;                         // guarded by mutex_
   bool closed_ = false;                                 // guarded by mutex_
 };
 

@@ -44,12 +44,4 @@ HostArena::~HostArena() {
   STRATA_ASSERT(unmapped == 0, fmt::format("munmap of the device arena: errno {}", errno));
 }
 
-bool HostArena::contains(const void* data, Bytes size) const {
-  if (size == Bytes{0}) return true;
-  const auto begin = reinterpret_cast<std::uintptr_t>(data);
-  const auto arena = reinterpret_cast<std::uintptr_t>(bytes_.data());
-  return begin >= arena && size.value <= bytes_.size() &&
-         begin - arena <= bytes_.size() - size.value;
-}
-
 }  // namespace strata

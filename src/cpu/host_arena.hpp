@@ -21,9 +21,6 @@ class HostArena {
   // Exactly the size that was asked for; zeroed; starts at a multiple of 2 MiB.
   std::span<std::byte> bytes() const { return bytes_; }
 
-  // Whether [data, data + size) lies inside. True for an empty range anywhere.
-  bool contains(const void* data, Bytes size) const;
-
  private:
   void* mapping_ = nullptr;
   Bytes mapped_;

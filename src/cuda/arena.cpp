@@ -73,10 +73,4 @@ Arena::~Arena() {
   result = release(bytes_.data(), source_);
 }
 
-bool Arena::contains(const void* data, Bytes size) const {
-  const auto* first = static_cast<const std::byte*>(data);
-  return first >= bytes_.data() && first <= bytes_.data() + bytes_.size() &&
-         size.value <= static_cast<std::size_t>(bytes_.data() + bytes_.size() - first);
-}
-
 }  // namespace strata::cuda

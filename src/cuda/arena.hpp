@@ -23,7 +23,6 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   std::span<std::byte> bytes() const { return bytes_; }
-  bool contains(const void* data, Bytes size) const;
 
  private:
   const int device_;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "base/check.hpp"
@@ -210,18 +209,14 @@ void CudaDevice::register_host(std::span<std::byte> memory) {
   }
   check(result, "cudaHostRegister");
   const std::lock_guard lock(mutex_);
-  registered_.emplace(memory.data(), memory.size());
+  registered_.add(memory);
 }
 
 void CudaDevice::unregister_host(std::span<std::byte> memory) {
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return;  // close() let go of everything
-    const auto found = registered_.find(memory.data());
-    STRATA_ASSERT(found != registered_.end() && found->second == memory.size(),
-                  fmt::format("host memory {} + {} bytes was never registered",
-                              static_cast<const void*>(memory.data()), memory.size()));
-    registered_.erase(found);
+    registered_.remove(memory);
   }
   // Tried in any case: it is the only way to give the memory back.
   [[maybe_unused]] const cudaError_t entered = enter(index_);
@@ -252,7 +247,7 @@ void CudaDevice::close() {
     stream.timer.close();
     if (stream.owned) succeeded(cudaStreamDestroy(stream.handle), "cudaStreamDestroy", stream);
   }
-  for (const auto& [data, size] : registered_) {
+  for (const auto& [data, size] : registered_.all()) {
     const cudaError_t result = cudaHostUnregister(const_cast<std::byte*>(data));
     if (result != cudaSuccess) failure_.record(error_of(result, "cudaHostUnregister"));
   }
@@ -260,22 +255,15 @@ void CudaDevice::close() {
 }
 
 void CudaDevice::require_in_arena(const void* data, Bytes size, std::string_view what) const {
-  STRATA_ASSERT(arena_->contains(data, size),
-                fmt::format("{} ({} + {} bytes) lies outside the arena of '{}'", what, data,
-                            size.value, name_));
+  strata::require_in_arena(arena_->bytes(), name_, data, size, what);
 }
 
 // CUDA would copy pageable memory through a buffer of its own while the caller waits.
 void CudaDevice::require_pinned(const void* data, Bytes size, const Stream& stream) const {
   if (size == Bytes{}) return;
-  const auto* first = static_cast<const std::byte*>(data);
   {
     const std::lock_guard lock(mutex_);
-    const auto next = registered_.upper_bound(first);
-    if (next != registered_.begin()) {
-      const auto& [start, length] = *std::prev(next);
-      if (first + size.value <= start + length) return;
-    }
+    if (registered_.contain(data, size)) return;
   }
   // Pinned by somebody else, cudaMallocHost() say.
   cudaPointerAttributes attributes{};

@@ -13,7 +13,6 @@
 #include <array>
 #include <atomic>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,6 +25,7 @@
 #include "cuda/event_watcher.hpp"
 #include "cuda/host_calls.hpp"
 #include "cuda/stream_timer.hpp"
+#include "ports/device_memory.hpp"
 #include "strata/device.hpp"
 
 namespace strata {
@@ -53,8 +53,6 @@ class CudaDevice final : public Device {
   cudaStream_t stream(StreamId stream) const { return find(stream).handle; }
   // Takes part in the order of a stream that the program owns, and that outlives this device's use.
   StreamId adopt_stream(cudaStream_t stream, std::string_view name);
-  // For adapters that enqueue by themselves: the first failure wins.
-  void fail(const Error& error) { failure_.record(error); }
 
   std::string_view name() const override { return name_; }
   std::span<std::byte> arena() override { return arena_->bytes(); }
@@ -118,9 +116,9 @@ class CudaDevice final : public Device {
   std::unique_ptr<cuda::Arena> arena_;
 
   mutable std::mutex mutex_;
-  mutable std::deque<Stream> streams_;                  // guarded by mutex_
-  std::map<const std::byte*, std::size_t> registered_;  // guarded by mutex_; start -> size
-  bool closed_ = false;                                 // guarded by mutex_
+  mutable std::deque<Stream> streams_;  // guarded by mutex_
+  RegisteredRanges registered_;         // guarded by mutex_
+  bool closed_ = false;                 // guarded by mutex_
 };
 
 }  // namespace strata

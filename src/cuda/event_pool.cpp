@@ -168,9 +168,4 @@ void EventPool::close() {
   }
 }
 
-std::size_t EventPool::slots() const {
-  const std::lock_guard lock(mutex_);
-  return slots_.size();
-}
-
 }  // namespace strata::cuda

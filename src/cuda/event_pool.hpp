@@ -45,9 +45,6 @@ class EventPool {
   // Destroys the events. Pre: all have fired.
   void close();
 
-  // The number of slots ever made. For tests.
-  std::size_t slots() const;
-
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;
 

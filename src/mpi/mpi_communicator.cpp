@@ -19,7 +19,6 @@ namespace {
 
 using mpi::check;
 using mpi::MpiProcess;
-using mpi::Shards;
 
 // This process's stay in MPI; ends it uncleanly unless told otherwise.
 class MpiStay {
@@ -135,7 +134,6 @@ class MpiCommunicator final : public HostCommunicator {
     }
   }
 
-  void all_reduce_now(const Collective& collective);
   void close() noexcept;
 
   MpiStay stay_;
@@ -147,33 +145,7 @@ class MpiCommunicator final : public HostCommunicator {
 };
 
 void MpiCommunicator::run(const Collective& collective) {
-  if (!data_) return;
-  switch (collective.op) {
-    case CollectiveOp::all_gather:
-    case CollectiveOp::reduce_scatter:
-      for (const ShardedBuffer& buffer : collective.buffers) {
-        const std::uint64_t shard_bytes = buffer.shard_elems * size_of(buffer.dtype).value;
-        const Shards shards{static_cast<std::byte*>(buffer.data), shard_bytes, shard_bytes * size(),
-                            buffer.dtype};
-        collective.op == CollectiveOp::all_gather ? data_->all_gather(shards)
-                                                  : data_->reduce_scatter(shards);
-      }
-      return;
-    case CollectiveOp::broadcast:
-      return data_->broadcast(collective.data, collective.size.value, collective.root.value);
-    case CollectiveOp::all_reduce: return all_reduce_now(collective);
-  }
-}
-
-// Each rank sums a near-equal part and all gather the parts: the same bits as a reduce-scatter.
-void MpiCommunicator::all_reduce_now(const Collective& collective) {
-  const std::uint64_t elem_bytes = size_of(collective.dtype).value;
-  const std::uint64_t count = collective.size.value / elem_bytes;
-  const std::uint64_t shard_elems = (count + size() - 1) / size();
-  const Shards shards{collective.data, shard_elems * elem_bytes, collective.size.value,
-                      collective.dtype};
-  data_->reduce_scatter(shards);
-  data_->all_gather(shards);
+  if (data_) run_on(*data_, collective, size());
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split(std::uint32_t color, std::uint32_t key) {

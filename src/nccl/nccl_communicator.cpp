@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -105,10 +106,18 @@ class NcclCommunicator final : public Communicator {
 
   template <class Calls>
   void enqueue(std::string_view what, StreamId stream, Calls&& calls);
+  template <class Call>
+  void enqueue_buffers(std::string_view what, StreamId stream,
+                       std::span<const ShardedBuffer> buffers, Call&& call);
   void fail(const Error& error) { fail(error, error.what()); }
   void fail(const Error& error, std::string_view reason);
   void register_arena(std::span<std::byte> arena);
   void look();
+  double timeout_seconds() const {
+    return std::chrono::duration<double>(control_->timeout()).count();
+  }
+  // Ends a wait of the handle by what has failed, or after the timeout by what `error` tells then.
+  Handle::Interrupt until_timeout(std::function<Error()> error) const;
   Error overdue(std::string_view what, std::uint64_t number);
   void late(const Pending& pending, std::chrono::nanoseconds waited);
   std::string who_is_behind(std::uint64_t number);
@@ -144,6 +153,13 @@ void NcclCommunicator::fail(const Error& error, std::string_view reason) {
   plane_.give_up(reason);
   const std::lock_guard lock(wake_mutex_);
   if (to_wake_ != nullptr) to_wake_->wake();
+}
+
+Handle::Interrupt NcclCommunicator::until_timeout(std::function<Error()> error) const {
+  return [this, error = std::move(error), deadline = Clock::now() + control_->timeout()] {
+    failure_.throw_if_set();
+    if (Clock::now() > deadline) throw Error(error());
+  };
 }
 
 std::vector<Introduction> NcclCommunicator::introduce(const CudaDevice* device) {
@@ -207,17 +223,13 @@ void NcclCommunicator::attach(Device& device) {
     check_introductions(introduce(gpu));
     const ncclUniqueId id = agree_on_id();
     cuda::check(cuda::enter(gpu->index()), "cudaSetDevice");
-    const auto deadline = Clock::now() + control_->timeout();
-    handle_.emplace(id, rank().value, size(), [&] {
-      failure_.throw_if_set();
-      if (Clock::now() > deadline) {
-        throw Error(ErrorCode::rank_lost,
-                    fmt::format("NCCL did not connect the ranks within {:.3g} s: see that "
-                                "NCCL_SOCKET_IFNAME names a network that joins them "
-                                "(NCCL_DEBUG=INFO tells more)",
-                                std::chrono::duration<double>(control_->timeout()).count()));
-      }
-    });
+    handle_.emplace(id, rank().value, size(), until_timeout([this] {
+                      return Error(ErrorCode::rank_lost,
+                                   fmt::format("NCCL did not connect the ranks within {:.3g} s: "
+                                               "see that NCCL_SOCKET_IFNAME names a network that "
+                                               "joins them (NCCL_DEBUG=INFO tells more)",
+                                               timeout_seconds()));
+                    }));
     register_arena(gpu->arena());
   } catch (const Error& error) {
     fail(error);
@@ -240,16 +252,16 @@ void NcclCommunicator::register_arena(std::span<std::byte> arena) {
   if (std::find(all.begin(), all.end(), std::byte{0}) != all.end()) handle_->deregister_memory();
 }
 
-// A failure ends what is on the streams; NCCL's own are found here.
+// A failure ends what is on the streams; NCCL's own are found here. Others can tell more of it: the
+// control plane which rank is lost, the device what became of it.
 void NcclCommunicator::look() {
   const ncclResult_t result = handle_->async_error();
   if (result != ncclSuccess && result != ncclInProgress) {
-    // The control plane can tell which rank is lost; NCCL cannot.
-    if (result == ncclRemoteError || result == ncclSystemError) {
-      const auto end = Clock::now() + kAskPeers;
-      while (!failure_.is_set() && Clock::now() < end) std::this_thread::sleep_for(kPoll);
+    const auto end = Clock::now() + kAskPeers;
+    while (!failure_.is_set() && !device_->failure() && Clock::now() < end) {
+      std::this_thread::sleep_for(kPoll);
     }
-    fail(handle_->error_of(result, "an NCCL collective"));
+    fail(device_->failure().value_or(handle_->error_of(result, "an NCCL collective")));
   }
   if (const auto error = device_->failure()) fail(*error);
   if (failure_.is_set()) handle_->abort();
@@ -276,8 +288,7 @@ void NcclCommunicator::late(const Pending& pending, std::chrono::nanoseconds wai
 Error NcclCommunicator::overdue(std::string_view what, std::uint64_t number) {
   return Error(ErrorCode::rank_lost,
                fmt::format("{} number {} did not finish within {:.3g} s: {}", what, number,
-                           std::chrono::duration<double>(control_->timeout()).count(),
-                           who_is_behind(number)));
+                           timeout_seconds(), who_is_behind(number)));
 }
 
 std::string NcclCommunicator::who_is_behind(std::uint64_t number) {
@@ -320,36 +331,37 @@ void NcclCommunicator::enqueue(std::string_view what, StreamId stream, Calls&& c
   }
 }
 
-void NcclCommunicator::all_gather(StreamId stream, std::span<const ShardedBuffer> buffers) {
-  enqueue("all_gather", stream, [&](ncclComm_t comm, cudaStream_t native) {
+// call(own, buffer, native, comm) for each buffer that has elements; `own` is this rank's shard.
+template <class Call>
+void NcclCommunicator::enqueue_buffers(std::string_view what, StreamId stream,
+                                       std::span<const ShardedBuffer> buffers, Call&& call) {
+  enqueue(what, stream, [&](ncclComm_t comm, cudaStream_t native) {
     ncclResult_t result = ncclSuccess;
     for (const ShardedBuffer& buffer : buffers) {
       if (buffer.shard_elems == 0) continue;
-      auto* const data = static_cast<std::byte*>(buffer.data);
       const std::uint64_t shard_bytes = buffer.shard_elems * size_of(buffer.dtype).value;
-      const ncclResult_t one =
-          ncclAllGather(data + rank().value * shard_bytes, data, buffer.shard_elems,
-                        type_of(buffer.dtype), comm, native);
+      std::byte* const own = static_cast<std::byte*>(buffer.data) + rank().value * shard_bytes;
+      const ncclResult_t one = call(own, buffer, comm, native);
       if (one != ncclSuccess) result = one;
     }
     return result;
   });
 }
 
+void NcclCommunicator::all_gather(StreamId stream, std::span<const ShardedBuffer> buffers) {
+  enqueue_buffers("all_gather", stream, buffers,
+                  [](std::byte* own, const ShardedBuffer& buffer, auto comm, auto native) {
+                    return ncclAllGather(own, buffer.data, buffer.shard_elems,
+                                         type_of(buffer.dtype), comm, native);
+                  });
+}
+
 void NcclCommunicator::reduce_scatter(StreamId stream, std::span<const ShardedBuffer> buffers) {
-  enqueue("reduce_scatter", stream, [&](ncclComm_t comm, cudaStream_t native) {
-    ncclResult_t result = ncclSuccess;
-    for (const ShardedBuffer& buffer : buffers) {
-      if (buffer.shard_elems == 0) continue;
-      auto* const data = static_cast<std::byte*>(buffer.data);
-      const std::uint64_t shard_bytes = buffer.shard_elems * size_of(buffer.dtype).value;
-      const ncclResult_t one =
-          ncclReduceScatter(data, data + rank().value * shard_bytes, buffer.shard_elems,
-                            type_of(buffer.dtype), ncclSum, comm, native);
-      if (one != ncclSuccess) result = one;
-    }
-    return result;
-  });
+  enqueue_buffers("reduce_scatter", stream, buffers,
+                  [](std::byte* own, const ShardedBuffer& buffer, auto comm, auto native) {
+                    return ncclReduceScatter(buffer.data, own, buffer.shard_elems,
+                                             type_of(buffer.dtype), ncclSum, comm, native);
+                  });
 }
 
 void NcclCommunicator::broadcast(StreamId stream, void* data, Bytes size, Rank root) {
@@ -387,13 +399,8 @@ std::unique_ptr<Communicator> NcclCommunicator::split(std::uint32_t color, std::
 void NcclCommunicator::close() noexcept try {
   if (!failure_.is_set() && size() > 1) call(ControlCall::close, {});
   if (!failure_.is_set() && handle_) {
-    const auto deadline = Clock::now() + control_->timeout();
-    handle_->finalize([&] {
-      failure_.throw_if_set();
-      if (Clock::now() > deadline) {
-        throw Error(ErrorCode::rank_lost, "NCCL did not end within the timeout");
-      }
-    });
+    handle_->finalize(until_timeout(
+        [] { return Error(ErrorCode::rank_lost, "NCCL did not end within the timeout"); }));
   }
   if (handle_) handle_->abort();
 } catch (const Error& error) {

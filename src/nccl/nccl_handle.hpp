@@ -36,8 +36,8 @@ class Handle {
   bool register_memory(std::span<std::byte> memory, const LogSink& log);
   void deregister_memory();
 
-  // Calls enqueue(comm) inside a group and waits until the group stands on its stream; false when
-  // aborted meanwhile. Throws Error. Blocks while NCCL connects to peers.
+  // Makes the NCCL calls of calls(comm) inside a group and waits until the group stands on its
+  // stream; false when aborted meanwhile. Throws Error. Blocks while NCCL connects to peers.
   bool enqueue(std::string_view what, const Interrupt& interrupt,
                const std::function<ncclResult_t(ncclComm_t)>& calls);
 

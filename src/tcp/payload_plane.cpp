@@ -28,12 +28,6 @@ int poll_timeout(std::chrono::steady_clock::duration left) {
 
 }  // namespace
 
-std::span<std::byte> ShardRow::shard(std::uint32_t rank) const {
-  const std::uint64_t begin = std::min(rank * shard_bytes, total_bytes);
-  const std::uint64_t end = std::min(begin + shard_bytes, total_bytes);
-  return {data + begin, end - begin};
-}
-
 Bytes PayloadPlane::least_staging(std::uint32_t ranks) {
   return Bytes{2 * kCacheLine} * std::max(ranks - 1, 1U);
 }
@@ -50,23 +44,23 @@ PayloadPlane::PayloadPlane(ControlPlane& control, const FirstFailure& failure, B
   STRATA_ASSERT(slice_bytes_ > 0, "staging is too small for so many ranks");
 }
 
-void PayloadPlane::all_gather(const ShardRow& row) {
-  if (row.total_bytes == 0) return;
+void PayloadPlane::all_gather(const Shards& shards) {
+  if (shards.total_bytes == 0) return;
   begin(CollectiveOp::all_gather);
   for (std::uint32_t peer = 0; peer < size(); ++peer) {
-    send_to(peer, row.shard(rank()));
-    receive_from(peer, row.shard(peer).size());
+    send_to(peer, shards.shard(rank()));
+    receive_from(peer, shards.shard(peer).size());
   }
-  move([&](std::uint32_t peer, std::uint64_t offset) { return row.shard(peer).subspan(offset); },
+  move([&](std::uint32_t peer, std::uint64_t offset) { return shards.shard(peer).subspan(offset); },
        [] {});
 }
 
-void PayloadPlane::reduce_scatter(const ShardRow& row) {
-  if (row.total_bytes == 0) return;
-  const std::span<std::byte> own = row.shard(rank());
+void PayloadPlane::reduce_scatter(const Shards& shards) {
+  if (shards.total_bytes == 0) return;
+  const std::span<std::byte> own = shards.shard(rank());
   begin(CollectiveOp::reduce_scatter);
   for (std::uint32_t peer = 0; peer < size(); ++peer) {
-    send_to(peer, row.shard(peer));
+    send_to(peer, shards.shard(peer));
     receive_from(peer, own.size());
   }
   std::uint64_t summed = 0;  // chunks
@@ -85,22 +79,23 @@ void PayloadPlane::reduce_scatter(const ShardRow& row) {
         inputs_[peer] = peer == rank() ? out : slot(summed, peer);
       }
       const std::uint64_t bytes = end_of(summed) - summed * slice_bytes_;
-      sum_in_rank_order(out, inputs_, bytes / size_of(row.dtype).value, row.dtype);
+      sum_in_rank_order(out, inputs_, bytes / size_of(shards.dtype).value, shards.dtype);
       ++summed;
     }
   };
   move(place, sum);
 }
 
-void PayloadPlane::broadcast(std::span<std::byte> data, std::uint32_t root) {
-  if (data.empty()) return;
+void PayloadPlane::broadcast(std::byte* data, std::uint64_t size_bytes, std::uint32_t root) {
+  if (size_bytes == 0) return;
+  const std::span<std::byte> bytes(data, size_bytes);
   begin(CollectiveOp::broadcast);
   if (rank() != root) {
-    receive_from(root, data.size());
+    receive_from(root, bytes.size());
   } else {
-    for (std::uint32_t peer = 0; peer < size(); ++peer) send_to(peer, data);
+    for (std::uint32_t peer = 0; peer < size(); ++peer) send_to(peer, bytes);
   }
-  move([&](std::uint32_t, std::uint64_t offset) { return data.subspan(offset); }, [] {});
+  move([&](std::uint32_t, std::uint64_t offset) { return bytes.subspan(offset); }, [] {});
 }
 
 void PayloadPlane::begin(CollectiveOp op) {

@@ -3,9 +3,7 @@
 // of which fills while the other is summed. A rank sends and receives at the same time, so that
 // ranks whose socket buffers are full do not wait for each other.
 //
-// Thread: one collective at a time, from any thread; wake() from any. A collective blocks until
-// this rank's part is done, and throws Error when a peer is lost; after that the plane must not be
-// used.
+// Thread: as every DataPlane; wake() from any.
 #pragma once
 
 #include <poll.h>
@@ -19,6 +17,7 @@
 #include "base/descriptor.hpp"
 #include "base/first_failure.hpp"
 #include "base/wake_event.hpp"
+#include "ports/data_plane.hpp"
 #include "ports/host_communicator.hpp"
 #include "strata/types.hpp"
 #include "tcp/control_plane.hpp"
@@ -26,18 +25,7 @@
 
 namespace strata::tcp {
 
-// One shard per rank in rank order, cut off at `total_bytes`: the last shards may be short or
-// empty. Shards are whole elements.
-struct ShardRow {
-  std::byte* data = nullptr;
-  std::uint64_t shard_bytes = 0;
-  std::uint64_t total_bytes = 0;
-  DType dtype = DType::bf16;
-
-  std::span<std::byte> shard(std::uint32_t rank) const;
-};
-
-class PayloadPlane {
+class PayloadPlane final : public DataPlane {
  public:
   // Connects to every peer of `control`, which outlives this, as does `failure`, which ends waits.
   // Collective. Pre: more than one rank. Blocks.
@@ -46,13 +34,10 @@ class PayloadPlane {
   // The least staging that works with so many ranks.
   static Bytes least_staging(std::uint32_t ranks);
 
-  // Every rank's own shard reaches every rank.
-  void all_gather(const ShardRow& row);
-  // This rank's own shard becomes the sum over all ranks; nothing else is written.
-  void reduce_scatter(const ShardRow& row);
-  void broadcast(std::span<std::byte> data, std::uint32_t root);
-
-  Bytes staging_bytes() const { return Bytes{staging_.size()}; }
+  void all_gather(const Shards& shards) override;
+  void reduce_scatter(const Shards& shards) override;
+  void broadcast(std::byte* data, std::uint64_t size_bytes, std::uint32_t root) override;
+  Bytes staging_bytes() const override { return Bytes{staging_.size()}; }
 
   // Makes a wait look at `failure`.
   void wake() noexcept { wake_.raise(); }

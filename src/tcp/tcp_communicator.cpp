@@ -16,7 +16,6 @@ namespace {
 
 using tcp::ControlPlane;
 using tcp::PayloadPlane;
-using tcp::ShardRow;
 
 class TcpCommunicator final : public HostCommunicator {
  public:
@@ -100,8 +99,6 @@ class TcpCommunicator final : public HostCommunicator {
     if (payload_) payload_->wake();
   }
 
-  void all_reduce_now(const Collective& collective);
-
   std::unique_ptr<ControlPlane> plane_;
   ControlPlane& control_;  // *plane_, also for the plane's thread while the plane ends
   const Bytes staging_;
@@ -109,33 +106,7 @@ class TcpCommunicator final : public HostCommunicator {
 };
 
 void TcpCommunicator::run(const Collective& collective) {
-  if (!payload_) return;
-  switch (collective.op) {
-    case CollectiveOp::all_gather:
-    case CollectiveOp::reduce_scatter:
-      for (const ShardedBuffer& buffer : collective.buffers) {
-        const std::uint64_t shard_bytes = buffer.shard_elems * size_of(buffer.dtype).value;
-        const ShardRow row{static_cast<std::byte*>(buffer.data), shard_bytes, shard_bytes * size(),
-                           buffer.dtype};
-        collective.op == CollectiveOp::all_gather ? payload_->all_gather(row)
-                                                  : payload_->reduce_scatter(row);
-      }
-      return;
-    case CollectiveOp::broadcast:
-      return payload_->broadcast({collective.data, collective.size.value}, collective.root.value);
-    case CollectiveOp::all_reduce: return all_reduce_now(collective);
-  }
-}
-
-// Each rank sums a near-equal part and all gather the parts: the same bits as a reduce-scatter.
-void TcpCommunicator::all_reduce_now(const Collective& collective) {
-  const std::uint64_t elem_bytes = size_of(collective.dtype).value;
-  const std::uint64_t count = collective.size.value / elem_bytes;
-  const std::uint64_t shard_elems = (count + size() - 1) / size();
-  const ShardRow row{collective.data, shard_elems * elem_bytes, collective.size.value,
-                     collective.dtype};
-  payload_->reduce_scatter(row);
-  payload_->all_gather(row);
+  if (payload_) run_on(*payload_, collective, size());
 }
 
 }  // namespace

@@ -1,13 +1,10 @@
 // The conformance suites on the GPUs of this machine, with the real CUDA runtime and NCCL.
 #include <gtest/gtest.h>
 
-#include <chrono>
-
 #include "communicator_conformance.hpp"
 #include "cuda/cuda_device.hpp"
 #include "device_conformance.hpp"
-#include "nccl/nccl_communicator.hpp"
-#include "support/in_process_ranks.hpp"
+#include "support/nccl_ranks.hpp"
 #include "support/test_machine.hpp"
 
 namespace strata::test {
@@ -35,11 +32,8 @@ TestWorld ranks_on_gpus(std::uint32_t ranks) {
   const auto run = [=](const RankTest& test) {
     InProcessWorld meeting(ranks);
     run_ranks(ranks, [&](Rank rank, Communicator&) {
-      const auto place = meeting.communicator(rank);
       CudaDevice device({.arena = kTestArena, .index = static_cast<int>(rank.value)});
-      const auto communicator = create_nccl_communicator(tcp::ControlPlane::connect(
-          rank.value, ranks, [&](std::span<const std::byte> mine) { return place->exchange(mine); },
-          std::chrono::seconds(60)));
+      const auto communicator = join_by_nccl(meeting, rank, ranks);
       communicator->attach(device);
       RankContext context{*communicator, device};
       test(context);

@@ -3,8 +3,7 @@
 #include <optional>
 
 #include "cuda/cuda_device.hpp"
-#include "nccl/nccl_communicator.hpp"
-#include "support/in_process_ranks.hpp"
+#include "support/nccl_ranks.hpp"
 #include "support/test_machine.hpp"
 
 namespace strata::test {
@@ -30,12 +29,8 @@ TestMachine::TestMachine(std::uint32_t ranks, std::uint64_t seed)
 TestMachine::~TestMachine() = default;
 
 Backends TestMachine::backends(Rank rank, const Config& config) {
-  const auto meeting = state_->world.communicator(rank);
   Backends backends;
-  backends.communicator = create_nccl_communicator(tcp::ControlPlane::connect(
-      rank.value, state_->ranks,
-      [&](std::span<const std::byte> mine) { return meeting->exchange(mine); },
-      std::chrono::seconds(60)));
+  backends.communicator = join_by_nccl(state_->world, rank, state_->ranks);
   state_->communicators[rank.value] = backends.communicator.get();
   backends.device = std::make_unique<CudaDevice>(
       CudaDevice::Options{.arena = config.budgets.device, .index = static_cast<int>(rank.value)});

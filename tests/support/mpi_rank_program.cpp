@@ -10,8 +10,8 @@
 #include <cstring>
 #include <string_view>
 
-#include "cpu/cpu_device.hpp"
 #include "mpi/mpi_communicator.hpp"
+#include "support/lost_rank.hpp"
 
 namespace strata::test {
 namespace {
@@ -31,35 +31,6 @@ std::optional<Scenario> scenario_of(std::string_view name) {
   return std::nullopt;
 }
 
-void report(std::uint32_t rank, std::chrono::steady_clock::time_point start,
-            const std::optional<Error>& error) {
-  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(
-      std::chrono::steady_clock::now() - start);
-  const std::string line = error
-                               ? fmt::format("rank {}: {} after {} ms: {}\n", rank,
-                                             name_of(error->code()), waited.count(), error->what())
-                               : fmt::format("rank {}: no error\n", rank);
-  [[maybe_unused]] const auto written = ::write(STDOUT_FILENO, line.data(), line.size());
-}
-
-std::optional<Error> error_in_collective(Communicator& communicator, CpuDevice& device) {
-  const StreamId stream = device.create_stream("collectives");
-  const ShardedBuffer buffer{device.arena().data(), 300'000, DType::bf16};
-  communicator.all_gather(stream, {&buffer, 1});
-  communicator.reduce_scatter(stream, {&buffer, 1});
-  device.synchronize(device.record(stream));
-  return communicator.failure();
-}
-
-std::optional<Error> error_in_exchange(Communicator& communicator) {
-  try {
-    communicator.exchange(std::as_bytes(std::span("?", 1)));
-    return std::nullopt;
-  } catch (const Error& error) {
-    return error;
-  }
-}
-
 int lose_a_rank(const Scenario& scenario, bool windows) {
   CpuDevice device({.arena = 16_MiB});
   const auto communicator = create_mpi_communicator({.shared_memory = windows});
@@ -71,7 +42,7 @@ int lose_a_rank(const Scenario& scenario, bool windows) {
   communicator->set_timeout(scenario.timeout);
   if (rank == victim) ::raise(scenario.signal);
   const auto start = std::chrono::steady_clock::now();
-  report(rank, start,
+  report(Rank{rank}, start,
          scenario.in_collective ? error_in_collective(*communicator, device)
                                 : error_in_exchange(*communicator));
   // A stopped process would keep mpirun waiting.
@@ -98,9 +69,9 @@ int own_mpi() {
   } catch (const Error& error) {
     second = name_of(error.code());
   }
-  const std::string line = fmt::format("rank {}: finalised early {}, at the end {}, then {}\n",
-                                       rank, early, finalised != 0, second);
-  return ::write(STDOUT_FILENO, line.data(), line.size()) < 0 ? 3 : 0;
+  say(fmt::format("rank {}: finalised early {}, at the end {}, then {}\n", rank, early,
+                  finalised != 0, second));
+  return 0;
 }
 
 }  // namespace

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/descriptor.hpp"
-#include "strata/error.hpp"
+#include "support/error_of.hpp"
 #include "tcp/control_plane.hpp"
 
 namespace strata::test {
@@ -116,17 +116,6 @@ inline void on_planes(std::uint32_t size, const std::function<void(tcp::ControlP
         std::chrono::seconds(60));
     function(*plane);
   });
-}
-
-template <class Call>
-Error error_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Error(ErrorCode::invalid_argument, "none");
 }
 
 }  // namespace strata::test

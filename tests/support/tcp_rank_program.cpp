@@ -2,16 +2,14 @@
 // with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. The last rank is the victim, which waits
 // for a signal or ends at once; every other rank prints "ready", and then what it saw:
 //   rank <r>: <code> after <ms> ms: <message>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <optional>
 #include <string_view>
 #include <thread>
 
-#include "cpu/cpu_device.hpp"
+#include "support/lost_rank.hpp"
 #include "tcp/tcp_communicator.hpp"
 
 namespace strata::test {
@@ -38,36 +36,6 @@ std::optional<Scenario> scenario_of(std::string_view name) {
   return std::nullopt;
 }
 
-void say(const std::string& line) {
-  [[maybe_unused]] const auto written = ::write(STDOUT_FILENO, line.data(), line.size());
-}
-
-void report(std::uint32_t rank, Clock::time_point start, const std::optional<Error>& error) {
-  const auto waited =
-      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
-  say(error ? fmt::format("rank {}: {} after {} ms: {}\n", rank, name_of(error->code()), waited,
-                          error->what())
-            : fmt::format("rank {}: no error\n", rank));
-}
-
-std::optional<Error> error_in_collective(Communicator& communicator, CpuDevice& device) {
-  const StreamId stream = device.create_stream("collectives");
-  const ShardedBuffer buffer{device.arena().data(), 300'000, DType::bf16};
-  communicator.all_gather(stream, {&buffer, 1});
-  communicator.reduce_scatter(stream, {&buffer, 1});
-  device.synchronize(device.record(stream));
-  return communicator.failure();
-}
-
-std::optional<Error> error_in_exchange(Communicator& communicator) {
-  try {
-    communicator.exchange(std::as_bytes(std::span("?", 1)));
-    return std::nullopt;
-  } catch (const Error& error) {
-    return error;
-  }
-}
-
 std::optional<Error> error_while_idle(const Communicator& communicator) {
   const auto end = Clock::now() + std::chrono::seconds(20);
   while (!communicator.failure() && Clock::now() < end) {
@@ -80,19 +48,22 @@ int lose_a_rank(const Scenario& scenario) {
   CpuDevice device({.arena = 16_MiB});
   const auto communicator = create_tcp_communicator(TcpOptions{});
   communicator->attach(device);
-  const std::uint32_t rank = communicator->rank().value;
   communicator->set_timeout(scenario.timeout);
   communicator->exchange(std::as_bytes(std::span("!", 1)));
-  if (rank + 1 == communicator->size()) {
+  if (communicator->rank().value + 1 == communicator->size()) {
     while (!scenario.victim_ends) ::pause();
     return 0;
   }
   say("ready\n");
   const auto start = Clock::now();
   switch (scenario.place) {
-    case Place::collective: report(rank, start, error_in_collective(*communicator, device)); break;
-    case Place::exchange: report(rank, start, error_in_exchange(*communicator)); break;
-    case Place::idle: report(rank, start, error_while_idle(*communicator)); break;
+    case Place::collective:
+      report(communicator->rank(), start, error_in_collective(*communicator, device));
+      break;
+    case Place::exchange:
+      report(communicator->rank(), start, error_in_exchange(*communicator));
+      break;
+    case Place::idle: report(communicator->rank(), start, error_while_idle(*communicator)); break;
   }
   return 0;
 }
