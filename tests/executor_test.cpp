@@ -18,10 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/cpu_device.hpp"
 #include "engine/slab_pool.hpp"
 #include "strata/error.hpp"
 #include "support/simulated_disk.hpp"
+#include "support/test_machine.hpp"
 
 namespace strata::test {
 namespace {
@@ -37,7 +37,9 @@ SimulatedDisk::Options background_delivery() {
 // An executor on its own thread, over a device and a disk that complete by themselves.
 class ExecutorTest : public ::testing::Test {
  public:
-  CpuDevice device{{.arena = 1_MiB}};
+  TestMachine machine{1};
+  std::unique_ptr<Device> owned_device = machine.device(Rank{0}, 1_MiB);
+  Device& device = *owned_device;
   SimulatedDisk disk{background_delivery()};
   WorkerPool workers{2};
   Executor executor{device, disk, workers};
@@ -282,10 +284,11 @@ class SlabPoolTest : public ::testing::Test {
     }
   }
 
-  CpuDevice device_{{.arena = 1_MiB}};
+  TestMachine machine_{1};
+  std::unique_ptr<Device> device_ = machine_.device(Rank{0}, 1_MiB);
   SimulatedDisk disk_;
   WorkerPool workers_{1};
-  Executor executor_{device_, disk_, workers_};
+  Executor executor_{*device_, disk_, workers_};
   Budget budget_{Tier::host, Bytes{kSlabs * 1024}};
   Reservation reservation_{budget_, "slabs", Bytes{kSlabs * 1024}};
   std::vector<std::byte> memory_ = std::vector<std::byte>(kSlabs * 1024);

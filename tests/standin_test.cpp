@@ -510,9 +510,10 @@ TEST_F(StandinFaults, AFaultStopsWhatIsBehindIt) {
   fail_async(2, cudaErrorAssert);
   expect_ok(launch(stream, {}, [&ran] { ++ran; }));
   expect_ok(launch(stream, {}, [&ran] { ++ran; }));
+  expect_ok(cudaEventRecord(event, stream));
+  // Work before a host function is not held back: from here on, every call may tell.
   expect_ok(cudaLaunchHostFunc(
       stream, [](void* count) { ++*static_cast<std::atomic<int>*>(count); }, &ran));
-  expect_ok(cudaEventRecord(event, stream));
   EXPECT_EQ(cudaEventSynchronize(event), cudaErrorAssert);
   EXPECT_EQ(ran, 1);
   EXPECT_EQ(cudaEventQuery(event), cudaErrorAssert);

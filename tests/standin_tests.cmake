@@ -22,15 +22,23 @@ target_include_directories(strata_on_standin INTERFACE ${PROJECT_SOURCE_DIR}/src
 strata_test(cuda_device_test SOURCES cuda_device_test.cpp device_conformance.cpp
             LINK strata_on_standin LABELS standin TSAN)
 strata_test(nccl_communicator_test SOURCES nccl_communicator_test.cpp communicator_conformance.cpp
-            LINK strata_on_standin LABELS standin)
+            LINK strata_on_standin LABELS standin TSAN)
+strata_test(executor_standin_test SOURCES executor_test.cpp support/standin_machine.cpp
+            LINK strata_on_standin GTest::gmock LABELS standin)
+strata_test(tile_io_standin_test SOURCES tile_io_test.cpp support/standin_machine.cpp
+            LINK strata_on_standin GTest::gmock LABELS standin)
 strata_test(session_standin_test SOURCES session_test.cpp support/standin_machine.cpp
                                          support/toy_program.cpp
             LINK strata_on_standin GTest::gmock LABELS standin)
 strata_test(seeded_standin_test SOURCES seeded_session_test.cpp support/standin_machine.cpp
                                         support/toy_program.cpp
-            LINK strata_on_standin GTest::gmock LABELS standin)
-# Hundreds of processes, and the race detector of the stand-in: nothing for sanitizers.
+            LINK strata_on_standin GTest::gmock LABELS standin TSAN)
+# Hundreds of processes or sessions, which sanitizers see elsewhere.
 if(NOT STRATA_SANITIZE)
+  strata_test(storage_fault_standin_test
+              SOURCES storage_fault_test.cpp support/loop_file_system.cpp support/standin_machine.cpp
+                      support/toy_program.cpp
+              LINK strata_on_standin GTest::gmock LABELS standin)
   strata_test(ignored_wait_test SOURCES ignored_wait_test.cpp support/toy_program.cpp
               LINK strata_on_standin LABELS standin)
 endif()

@@ -18,11 +18,10 @@
 #include <vector>
 
 #include "base/rng.hpp"
-#include "cpu/cpu_device.hpp"
-#include "self/self_communicator.hpp"
 #include "session/factory.hpp"
 #include "support/loop_file_system.hpp"
 #include "support/simulated_disk.hpp"
+#include "support/test_machine.hpp"
 #include "support/toy_program.hpp"
 
 namespace strata::test {
@@ -56,9 +55,8 @@ Outcome run(const Config& config, ToyOptions program, const Arm& arm,
   auto disk = std::make_unique<SimulatedDisk>(disk_options);
   SimulatedDisk& faults = *disk;
   program.between_steps = [&](std::uint32_t completed) { arm(faults, completed); };
-  Backends backends;
-  backends.communicator = create_self_communicator();
-  backends.device = std::make_unique<CpuDevice>(CpuDevice::Options{.arena = config.budgets.device});
+  TestMachine machine(1);
+  Backends backends = machine.backends(Rank{0}, config);
   backends.block_io = std::move(disk);
   Outcome outcome;
   try {
@@ -316,8 +314,8 @@ TEST(Storage, SpareSlotsMoveTheSameBytesAndAreBudgeted) {
 
 TEST(Storage, AReadOfWhatWasNeverSetIsTheCallersMistake) {
   const Config config = nvme_config();
-  Backends backends;
-  backends.communicator = create_self_communicator();
+  TestMachine machine(1);
+  Backends backends = machine.backends(Rank{0}, config);
   backends.block_io = std::make_unique<SimulatedDisk>();
   Session session = Session::open(toy_model({}), config, std::move(backends));
   try {
@@ -348,8 +346,8 @@ TEST(Storage, AFailureWhileStatesAreSetLeavesNoWholeStep) {
   program.between_steps = {};
   auto disk = std::make_unique<SimulatedDisk>();
   SimulatedDisk& faults = *disk;
-  Backends backends;
-  backends.communicator = create_self_communicator();
+  TestMachine machine(1);
+  Backends backends = machine.backends(Rank{0}, config);
   backends.block_io = std::move(disk);
   std::optional<Error> told;
   run_toy(program, config, std::move(backends), [&](Session& session) {
@@ -393,10 +391,10 @@ TEST(Storage, CloseFindsItsFilesAndReturnsWhateverHappens) {
   std::ofstream(there.path() + "/nvme/default/rank-0/states.bin") << "of another run";
   Config config = nvme_config();
   config.nvme.directories = {"nvme"};
+  TestMachine machine(1);
   const auto open = [&](LogSink log) {
-    Backends backends;
-    backends.communicator = create_self_communicator();
-    return Session::open(toy_model({}), config, std::move(backends), {.log = std::move(log)});
+    return Session::open(toy_model({}), config, machine.backends(Rank{0}, config),
+                         {.log = std::move(log)});
   };
   {
     Session session = open({});

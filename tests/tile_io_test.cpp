@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/cpu_device.hpp"
 #include "engine/slab_pool.hpp"
 #include "strata/error.hpp"
 #include "support/simulated_disk.hpp"
+#include "support/test_machine.hpp"
 
 namespace strata::test {
 namespace {
@@ -44,7 +44,7 @@ class TileIoTest : public testing::Test {
         *disk_, ExtentStoreOptions{.directories = {"/d"}, .weights = {}, .run = "run", .rank = {}});
     for (std::size_t i = 0; i < kTiles; ++i) extents_.push_back(store_->add(kTile, 0));
     store_->open();
-    executor_ = std::make_unique<Executor>(device_, *disk_, workers_, timeout_ns);
+    executor_ = std::make_unique<Executor>(*device_, *disk_, workers_, timeout_ns);
     options.name = [](ExtentId) { return TileName{"moment1", "block.7", Rank{3}}; };
     options.log = [this](LogLevel, std::string_view line) { lines_.emplace_back(line); };
     tiles_ = std::make_unique<TileIo>(*executor_, *store_, options);
@@ -79,7 +79,8 @@ class TileIoTest : public testing::Test {
     return Error(ErrorCode::closed, "no error");
   }
 
-  CpuDevice device_{{.arena = 1_MiB}};
+  TestMachine machine_{1};
+  std::unique_ptr<Device> device_ = machine_.device(Rank{0}, 1_MiB);
   WorkerPool workers_{1};
   std::unique_ptr<SimulatedDisk> disk_;
   std::unique_ptr<ExtentStore> store_;

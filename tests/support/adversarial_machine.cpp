@@ -18,13 +18,17 @@ TestMachine::TestMachine(std::uint32_t ranks, std::uint64_t seed)
 
 TestMachine::~TestMachine() = default;
 
+std::unique_ptr<Device> TestMachine::device(Rank rank, Bytes arena) {
+  return std::make_unique<AdversarialDevice>(AdversarialDevice::Options{
+      .arena = arena,
+      .seed = state_->seed * 16 + rank.value,
+      .policy = state_->seed % 2 == 0 ? DemandPolicy::as_late_as_possible : DemandPolicy::random});
+}
+
 Backends TestMachine::backends(Rank rank, const Config& config) {
   Backends backends;
   backends.communicator = state_->world.communicator(rank);
-  backends.device = std::make_unique<AdversarialDevice>(AdversarialDevice::Options{
-      .arena = config.budgets.device,
-      .seed = state_->seed * 16 + rank.value,
-      .policy = state_->seed % 2 == 0 ? DemandPolicy::as_late_as_possible : DemandPolicy::random});
+  backends.device = device(rank, config.budgets.device);
   return backends;
 }
 

@@ -17,11 +17,15 @@ TestMachine::TestMachine(std::uint32_t ranks, std::uint64_t seed)
 
 TestMachine::~TestMachine() = default;
 
+std::unique_ptr<Device> TestMachine::device(Rank, Bytes arena) {
+  return std::make_unique<CpuDevice>(CpuDevice::Options{.arena = arena});
+}
+
 Backends TestMachine::backends(Rank rank, const Config& config) {
   Backends backends;
   backends.communicator =
       state_->ranks == 1 ? create_self_communicator() : state_->world.communicator(rank);
-  backends.device = std::make_unique<CpuDevice>(CpuDevice::Options{.arena = config.budgets.device});
+  backends.device = device(rank, config.budgets.device);
   return backends;
 }
 

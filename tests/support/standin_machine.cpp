@@ -34,12 +34,16 @@ TestMachine::TestMachine(std::uint32_t ranks, std::uint64_t seed)
 
 TestMachine::~TestMachine() { EXPECT_THAT(standin::finish(), testing::IsEmpty()); }
 
+std::unique_ptr<Device> TestMachine::device(Rank rank, Bytes arena) {
+  return std::make_unique<CudaDevice>(
+      CudaDevice::Options{.arena = arena, .index = static_cast<int>(rank.value)});
+}
+
 Backends TestMachine::backends(Rank rank, const Config& config) {
   Backends backends;
   backends.communicator = join_by_nccl(state_->world, rank, state_->ranks);
   state_->communicators[rank.value] = backends.communicator.get();
-  backends.device = std::make_unique<CudaDevice>(
-      CudaDevice::Options{.arena = config.budgets.device, .index = static_cast<int>(rank.value)});
+  backends.device = device(rank, config.budgets.device);
   return backends;
 }
 

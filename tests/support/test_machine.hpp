@@ -29,6 +29,9 @@ class TestMachine {
   TestMachine(const TestMachine&) = delete;
   TestMachine& operator=(const TestMachine&) = delete;
 
+  // A rank's device with an arena of so many bytes.
+  std::unique_ptr<Device> device(Rank rank, Bytes arena);
+
   // Device and communicator of one rank; the rest is the test's. Called once for each rank, on the
   // rank's own thread: ranks may wait for each other.
   Backends backends(Rank rank, const Config& config);
