@@ -6,7 +6,7 @@ set_target_properties(strata PROPERTIES LINKER_LANGUAGE CXX)
 target_compile_features(strata PUBLIC cxx_std_20)
 target_include_directories(strata PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                          $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(strata PRIVATE fmt::fmt Threads::Threads
+target_link_libraries(strata PRIVATE fmt::fmt hwy::hwy Threads::Threads
                       PUBLIC $<BUILD_INTERFACE:strata_sanitizer>)
 foreach(room base files cpu posix self tcp layout memory plan optim engine config session)
   target_sources(strata PRIVATE $<TARGET_OBJECTS:strata_${room}>)

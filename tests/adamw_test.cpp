@@ -1,5 +1,5 @@
 // AdamW's scalars, and with them whole updates, against the textbook in float64.
-#include "optim/adamw.hpp"
+#include "optim/optimizer.hpp"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ struct TextbookAdamW {
   double w = 0, m = 0, v = 0;
   int t = 0;
 
-  void update(const AdamWHyperparameters& h, double gradient) {
+  void update(const Hyperparameters& h, double gradient) {
     ++t;
     m = h.beta1 * m + (1 - h.beta1) * gradient;
     v = h.beta2 * v + (1 - h.beta2) * gradient * gradient;
@@ -33,11 +33,11 @@ TEST(AdamW, FollowsTheTextbookOverManyUpdates) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomStream random(seed);
-    const AdamWHyperparameters h{.learning_rate = 1e-4 + 1e-2 * random.uniform(),
-                                 .weight_decay = 0.2 * random.uniform(),
-                                 .beta1 = 0.8 + 0.19 * random.uniform(),
-                                 .beta2 = 0.9 + 0.099 * random.uniform(),
-                                 .epsilon = 1e-8};
+    const Hyperparameters h{.learning_rate = 1e-4 + 1e-2 * random.uniform(),
+                            .weight_decay = 0.2 * random.uniform(),
+                            .beta1 = 0.8 + 0.19 * random.uniform(),
+                            .beta2 = 0.9 + 0.099 * random.uniform(),
+                            .epsilon = 1e-8};
     const double factor = 0.25 + random.uniform();
     std::vector<TextbookAdamW> expected(kElems);
     std::vector<float> gradient(kElems), master(kElems), moment1(kElems), moment2(kElems);
@@ -50,14 +50,13 @@ TEST(AdamW, FollowsTheTextbookOverManyUpdates) {
         gradient[i] = static_cast<float>(random.uniform() - 0.5);
         expected[i].update(h, factor * gradient[i]);
       }
-      run_on_host(AdamWOp{.gradient = gradient.data(),
-                          .gradient_dtype = DType::fp32,
-                          .master = master.data(),
-                          .moment1 = moment1.data(),
-                          .moment2 = moment2.data(),
-                          .param_dtype = DType::fp32,
-                          .count_elems = kElems,
-                          .runs = {{0, kElems, adamw_coefficients(h, update, factor)}}});
+      run_on_host(
+          UpdateOp{.gradient = gradient.data(),
+                   .gradient_dtype = DType::fp32,
+                   .weights = master.data(),
+                   .moments = {moment1.data(), moment2.data()},
+                   .count_elems = kElems,
+                   .runs = {{0, kElems, coefficients_of(UpdateRule::adamw, h, update, factor)}}});
     }
     for (std::size_t i = 0; i < kElems; ++i) {
       ASSERT_NEAR(master[i], expected[i].w, 2e-6) << "element " << i;
@@ -69,31 +68,32 @@ TEST(AdamW, FollowsTheTextbookOverManyUpdates) {
 
 TEST(AdamW, TheFirstUpdateMovesByTheRateAgainstTheSign) {
   // m_hat = g and v_hat = g^2, so that the step is rate x sign(g) but for epsilon.
-  const AdamWCoefficients c =
-      adamw_coefficients({.learning_rate = 0.1, .weight_decay = 0.5}, 1, 1.0);
-  EXPECT_FLOAT_EQ(c.step_size, 0.1F / (1 - 0.9F));
+  const UpdateCoefficients c =
+      coefficients_of(UpdateRule::adamw, {.learning_rate = 0.1, .weight_decay = 0.5}, 1, 1.0);
+  EXPECT_FLOAT_EQ(c.step, 0.1F / (1 - 0.9F));
   EXPECT_FLOAT_EQ(c.second_scale, static_cast<float>(1 / std::sqrt(1 - 0.999)));
-  EXPECT_FLOAT_EQ(c.decay_factor, 0.95F);
+  EXPECT_FLOAT_EQ(c.decay, 0.05F);
   float gradient = -3;
   float w = 2, m = 0, v = 0;
-  run_on_host(AdamWOp{.gradient = &gradient,
-                      .gradient_dtype = DType::fp32,
-                      .master = &w,
-                      .moment1 = &m,
-                      .moment2 = &v,
-                      .param_dtype = DType::fp32,
-                      .count_elems = 1,
-                      .runs = {{0, 1, c}}});
+  run_on_host(UpdateOp{.gradient = &gradient,
+                       .gradient_dtype = DType::fp32,
+                       .weights = &w,
+                       .moments = {&m, &v},
+                       .count_elems = 1,
+                       .runs = {{0, 1, c}}});
   EXPECT_NEAR(w, 2 * 0.95 + 0.1, 1e-6);
 }
 
 TEST(AdamW, ScalarsAreRoundedOnce) {
-  const AdamWCoefficients c = adamw_coefficients(
-      {.learning_rate = 3e-4, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.95}, 1000000, 1.0 / 3);
-  EXPECT_EQ(c.gradient_factor, static_cast<float>(1.0 / 3));
-  EXPECT_EQ(c.decay_factor, static_cast<float>(1 - 3e-4 * 0.1));
+  const UpdateCoefficients c = coefficients_of(
+      UpdateRule::adamw, {.learning_rate = 3e-4, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.95},
+      1000000, 1.0 / 3);
+  EXPECT_EQ(c.factor, static_cast<float>(1.0 / 3));
+  EXPECT_EQ(c.decay, static_cast<float>(3e-4 * 0.1));
+  EXPECT_EQ(c.blend1, static_cast<float>(1 - 0.9));
+  EXPECT_EQ(c.blend2, static_cast<float>(1 - 0.95));
   // The corrections have died out; in float32 powers they would too, but not exactly.
-  EXPECT_EQ(c.step_size, static_cast<float>(3e-4));
+  EXPECT_EQ(c.step, static_cast<float>(3e-4));
   EXPECT_EQ(c.second_scale, 1.0F);
 }
 

@@ -269,15 +269,14 @@ TEST_F(AdversarialDeviceTest, AdamWDeclaresItsRunsOnly) {
   const auto states = lease(0, 4 * 400);
   const auto param = lease(2048, 200);
   auto* const values = reinterpret_cast<float*>(states.data());
-  const AdamWCoefficients coefficients;
-  const AdamWOp op{.gradient = values,
-                   .gradient_dtype = DType::fp32,
-                   .master = values + 100,
-                   .moment1 = values + 200,
-                   .moment2 = values + 300,
-                   .param = param.data(),
-                   .count_elems = 100,
-                   .runs = {{10, 20, coefficients}}};
+  const UpdateCoefficients coefficients;
+  const UpdateOp op{.gradient = values,
+                    .gradient_dtype = DType::fp32,
+                    .weights = values + 100,
+                    .moments = {values + 200, values + 300},
+                    .param = param.data(),
+                    .count_elems = 100,
+                    .runs = {{10, 20, coefficients}}};
   for (int array = 0; array < 4; ++array) {
     zero(a_, std::as_writable_bytes(std::span(values + 100 * array + 10, 20)));
   }

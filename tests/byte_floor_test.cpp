@@ -27,7 +27,7 @@ ByteFloor per_parameter(const Config::Placement& where, std::uint32_t micro_batc
                         const Model& model = even_model()) {
   const Layout layout = make_layout(model, 2);
   // A gradient that one reduction completes rests in 16 bits.
-  const StateTable table = adamw_state_table({.accumulates = micro_batches > 1});
+  const StateTable table = make_state_table(UpdateRule::adamw, {.accumulates = micro_batches > 1});
   const ByteFloor total =
       byte_floor(layout, table, make_placement(layout, table, where, kBlockElems), micro_batches);
   const double share = static_cast<double>(model.count_elems()) / 2;

@@ -152,7 +152,7 @@ TEST(Config, UnknownKeysNameThePlaceAndTheNearestKey) {
       {R"({"zero_optimization": {"stage": 3}})",
        "strata.json:1:2: unknown key \"zero_optimization\"; the keys here are budgets, device, "
        "placement, "
-       "nvme, precision, optimizer, engine, communicator, outside"},
+       "nvme, precision, optimizer, loss_scale, engine, communicator, outside"},
       {R"({"engine": {"thread_count": 3}})",
        "strata.json:1:13: unknown key \"engine.thread_count\"; the keys here are max_live_units, "
        "max_micro_batches, tile, workers"},
@@ -174,7 +174,7 @@ TEST(Config, PositionsCountLinesAndCharacters) {
        "strata.json:1:38: unknown key \"nvme.rnu\"; did you mean \"nvme.run\"?"},
       {"{\r\n\r\n \"a b\"\r\n:1}",
        "strata.json:3:2: unknown key \"a b\"; the keys here are budgets, device, placement, nvme, "
-       "precision, optimizer, engine, communicator, outside"},
+       "precision, optimizer, loss_scale, engine, communicator, outside"},
   });
   EXPECT_THAT(parse_error("\xEF\xBB\xBF{\"x\": 1}"), StartsWith("strata.json:1:2: "));
 }
@@ -211,8 +211,9 @@ TEST(Config, WrongTypesSayWhatIsExpectedAndFound) {
        "found 5"},
       {R"({"budgets": {"scope": "node"}})",
        "strata.json:1:23: \"budgets.scope\" must be \"per_rank\" or \"per_node\"; found \"node\""},
-      {R"({"precision": {"param": "fp16"}})",
-       "strata.json:1:25: \"precision.param\" must be \"bf16\" or \"fp32\"; found \"fp16\""},
+      {R"({"precision": {"param": "int8"}})",
+       "strata.json:1:25: \"precision.param\" must be \"bf16\", \"fp16\" or \"fp32\"; found "
+       "\"int8\""},
       {R"({"nvme": {"directories": "/mnt"}})",
        "strata.json:1:26: \"nvme.directories\" must be an array of strings of different, "
        "non-empty paths without control characters; found \"/mnt\""},
@@ -241,10 +242,10 @@ TEST(Config, WrongTypesSayWhatIsExpectedAndFound) {
        "strata.json:1:34: \"placement.param.host\" must be a number from 0 to 1; found \"1\""},
       {R"([1])",
        "strata.json:1:1: the file must be an object of the keys budgets, device, placement, nvme, "
-       "precision, optimizer, engine, communicator, outside; found an array"},
+       "precision, optimizer, loss_scale, engine, communicator, outside; found an array"},
       {R"("{}")",
        "strata.json:1:1: the file must be an object of the keys budgets, device, placement, nvme, "
-       "precision, optimizer, engine, communicator, outside; found \"{}\""},
+       "precision, optimizer, loss_scale, engine, communicator, outside; found \"{}\""},
   });
 }
 
@@ -267,9 +268,9 @@ TEST(Config, ValuesOutOfRangeAreRefused) {
       {R"({"engine": {"tile": "3MiB"}})",
        "strata.json:1:21: \"engine.tile\" must be a size such as \"64MiB\" from 256 KiB to 1 GiB "
        "that is 256 KiB times a power of two; found \"3MiB\""},
-      {R"({"optimizer": {"name": "sgd"}})",
+      {R"({"optimizer": {"name": "adafactor"}})",
        "strata.json:1:24: \"optimizer.name\" must be a string that names an optimizer: "
-       "\"adamw\"; found \"sgd\""},
+       "\"adamw\", \"adam\", \"sgd\", \"adagrad\" or \"lion\"; found \"adafactor\""},
       {R"({"placement": {"grad": {"device": 0.5, "host": 0.4}}})",
        "strata.json:1:24: \"placement.grad\" must be \"device\", \"host\" or \"nvme\", or an "
        "object of fractions from 0 to 1 whose sum is 1 such as {\"host\": 0.25, \"nvme\": 0.75}; "
@@ -458,9 +459,21 @@ TEST(Config, ValidateFindsWhatCodeSetWrong) {
   config.optimizer.clip_norm = std::numeric_limits<double>::infinity();
   EXPECT_THAT(error_of([&] { config.validate(); }), HasSubstr("\"optimizer.clip_norm\""));
   config = {};
-  config.precision.reduce = DType::fp16;
+  config.precision.reduce = static_cast<DType>(77);
   EXPECT_THAT(error_of([&] { config.validate(); }),
-              HasSubstr("\"precision.reduce\" must be \"bf16\" or \"fp32\""));
+              HasSubstr("\"precision.reduce\" must be \"bf16\", \"fp16\" or \"fp32\""));
+  config = {};
+  config.precision.moments = DType::fp16;
+  EXPECT_THAT(error_of([&] { config.validate(); }),
+              HasSubstr("\"precision.moments\" must be \"fp32\" or \"bf16\""));
+  config = {};
+  config.optimizer.momentum = 0.9;
+  EXPECT_THAT(error_of([&] { config.validate(); }), HasSubstr("\"optimizer.momentum\" must be 0"));
+  config.optimizer.name = "sgd";
+  config.optimizer.nesterov = true;
+  EXPECT_EQ(error_of([&] { config.validate(); }), "no error");
+  config.optimizer.momentum = 0;
+  EXPECT_THAT(error_of([&] { config.validate(); }), HasSubstr("\"optimizer.nesterov\""));
   config = {};
   config.nvme.directories = {"/a\nb"};
   EXPECT_THAT(error_of([&] { config.validate(); }), HasSubstr("\"nvme.directories\""));

@@ -458,8 +458,8 @@ TEST_P(DeviceConformance, NothingHasFailed) {
 TEST_P(DeviceConformance, AdamWEqualsTheHostAndLeavesTheRest) {
   const StreamId stream = device_->create_stream("adamw");
   const std::size_t count = 513;
-  const AdamWCoefficients coefficients{.step_size = 0.01F, .second_scale = 2};
-  const std::vector<AdamWRun> runs = {{3, 100, coefficients}, {200, 313, coefficients}};
+  const UpdateCoefficients coefficients{.step = 0.01F, .second_scale = 2};
+  const std::vector<UpdateRun> runs = {{3, 100, coefficients}, {200, 313, coefficients}};
   const auto gradient = random_floats(1, count, 1);
   std::vector<std::vector<float>> states = {random_floats(2, count, 1), random_floats(3, count, 1),
                                             std::vector<float>(count, 0.25F)};
@@ -477,15 +477,13 @@ TEST_P(DeviceConformance, AdamWEqualsTheHostAndLeavesTheRest) {
   finish(stream);
 
   const auto make = [&](const void* g, void* w, void* m, void* v, void* p) {
-    return AdamWOp{g,
-                   DType::fp32,
-                   static_cast<float*>(w),
-                   static_cast<float*>(m),
-                   static_cast<float*>(v),
-                   p,
-                   DType::bf16,
-                   count,
-                   runs};
+    return UpdateOp{.gradient = g,
+                    .gradient_dtype = DType::fp32,
+                    .weights = w,
+                    .moments = {m, v},
+                    .param = p,
+                    .count_elems = count,
+                    .runs = runs};
   };
   run_on_host(
       make(gradient.data(), states[0].data(), states[1].data(), states[2].data(), param.data()));

@@ -292,19 +292,19 @@ struct Hyperparameters {
   double lr = 0.01;
   double weight_decay = 0.1;
   double epsilon = 1e-8;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
   double gradient_factor = 1;
 };
 
-AdamWCoefficients coefficients_of(const Hyperparameters& h, int step) {
-  return {.gradient_factor = static_cast<float>(h.gradient_factor),
-          .beta1 = h.beta1,
-          .beta2 = h.beta2,
+UpdateCoefficients coefficients_of(const Hyperparameters& h, int step) {
+  return {.factor = static_cast<float>(h.gradient_factor),
+          .decay = static_cast<float>(h.lr * h.weight_decay),
+          .blend1 = static_cast<float>(1 - h.beta1),
+          .blend2 = static_cast<float>(1 - h.beta2),
           .epsilon = static_cast<float>(h.epsilon),
-          .decay_factor = static_cast<float>(1 - h.lr * h.weight_decay),
-          .step_size = static_cast<float>(h.lr / (1 - std::pow(double{h.beta1}, step))),
-          .second_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(double{h.beta2}, step)))};
+          .step = static_cast<float>(h.lr / (1 - std::pow(h.beta1, step))),
+          .second_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(h.beta2, step)))};
 }
 
 struct Reference {
@@ -315,10 +315,10 @@ struct Reference {
             std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
       const double g = gradient[i] * h.gradient_factor;
-      moment1[i] = h.beta1 * moment1[i] + (1 - double{h.beta1}) * g;
-      moment2[i] = h.beta2 * moment2[i] + (1 - double{h.beta2}) * g * g;
-      const double m_hat = moment1[i] / (1 - std::pow(double{h.beta1}, t));
-      const double v_hat = moment2[i] / (1 - std::pow(double{h.beta2}, t));
+      moment1[i] = h.beta1 * moment1[i] + (1 - h.beta1) * g;
+      moment2[i] = h.beta2 * moment2[i] + (1 - h.beta2) * g * g;
+      const double m_hat = moment1[i] / (1 - std::pow(h.beta1, t));
+      const double v_hat = moment2[i] / (1 - std::pow(h.beta2, t));
       weight[i] -= h.lr * (m_hat / (std::sqrt(v_hat) + h.epsilon) + h.weight_decay * weight[i]);
     }
   }
@@ -339,13 +339,12 @@ struct State {
             std::vector<double>(weight.size()),
             std::vector<double>(weight.size())};
   }
-  AdamWOp op(const Gradients& gradients, DType gradient_dtype, DType param_dtype,
-             std::vector<AdamWRun> runs) {
+  UpdateOp op(const Gradients& gradients, DType gradient_dtype, DType param_dtype,
+              std::vector<UpdateRun> runs) {
     return {.gradient = gradients.bytes.data(),
             .gradient_dtype = gradient_dtype,
-            .master = weight.data(),
-            .moment1 = moment1.data(),
-            .moment2 = moment2.data(),
+            .weights = weight.data(),
+            .moments = {moment1.data(), moment2.data()},
             .param = param.data(),
             .param_dtype = param_dtype,
             .count_elems = weight.size(),
@@ -393,18 +392,17 @@ TEST(AdamW, AgreesWithPyTorch) {
   std::array<float, 5> m{};
   std::array<float, 5> v{};
   for (int t = 1; t <= 3; ++t) {
-    run_on_host(AdamWOp{.gradient = gradients[static_cast<std::size_t>(t - 1)].data(),
-                        .gradient_dtype = DType::fp32,
-                        .master = w.data(),
-                        .moment1 = m.data(),
-                        .moment2 = v.data(),
-                        .count_elems = 5,
-                        .runs = {{0, 5, coefficients_of({}, t)}}});
+    run_on_host(UpdateOp{.gradient = gradients[static_cast<std::size_t>(t - 1)].data(),
+                         .gradient_dtype = DType::fp32,
+                         .weights = w.data(),
+                         .moments = {m.data(), v.data()},
+                         .count_elems = 5,
+                         .runs = {{0, 5, coefficients_of({}, t)}}});
   }
   for (std::size_t i = 0; i < 5; ++i) {
     EXPECT_NEAR(w[i], weight[i], 1e-6) << i;
     EXPECT_NEAR(m[i], moment1[i], 1e-6 * std::abs(moment1[i]) + 1e-9) << i;
-    EXPECT_NEAR(v[i], moment2[i], 1e-4 * moment2[i]) << i;  // 0.999 is not a float
+    EXPECT_NEAR(v[i], moment2[i], 1e-6 * moment2[i]) << i;
   }
 }
 
@@ -436,7 +434,7 @@ TEST(AdamW, TouchesItsRunsOnly) {
 TEST(AdamW, SplitRunsGiveTheSameBits) {
   const std::size_t count = 1000;
   const Gradients gradients = random_gradients(7, count, DType::bf16);
-  const AdamWCoefficients c = coefficients_of({}, 1);
+  const UpdateCoefficients c = coefficients_of({}, 1);
   State whole(count);
   State split(count);
   run_on_host(whole.op(gradients, DType::bf16, DType::bf16, {{0, count, c}}));
@@ -451,7 +449,7 @@ TEST(AdamW, SplitRunsGiveTheSameBits) {
 TEST(AdamWDeathTest, RunsStayInTheTile) {
   const Gradients gradients = random_gradients(8, 11, DType::fp32);
   State state(10);
-  const AdamWOp op =
+  const UpdateOp op =
       state.op(gradients, DType::fp32, DType::bf16, {{5, 6, coefficients_of({}, 1)}});
   EXPECT_DEATH(run_on_host(op), "outside its tile");
 }

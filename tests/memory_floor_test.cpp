@@ -59,7 +59,8 @@ constexpr std::uint64_t kBig16 = 100352;  // 2 x 50,112 = 100,224
 constexpr std::uint64_t kBig32 = 200448;  // 4 x 50,112 = 783 x 256
 
 TEST(MemoryFloor, EverythingOnTheDevice) {
-  const MemoryPlan plan = plan_for(config_with(kDevice, kDevice, kDevice), adamw_state_table({}));
+  const MemoryPlan plan =
+      plan_for(config_with(kDevice, kDevice, kDevice), make_state_table(UpdateRule::adamw, {}));
   const Lines expected{
       {{Tier::device, "param at rest"},
        kBig16 + 256 + 512},  // small: 128 -> 256; frozen: 384 -> 512
@@ -77,8 +78,8 @@ TEST(MemoryFloor, EverythingOnTheDevice) {
 }
 
 TEST(MemoryFloor, EverythingInFiles) {
-  const MemoryPlan plan =
-      plan_for(config_with(kNvme, kNvme, kNvme), adamw_state_table({.accumulates = true}));
+  const MemoryPlan plan = plan_for(config_with(kNvme, kNvme, kNvme),
+                                   make_state_table(UpdateRule::adamw, {.accumulates = true}));
   // Extents are rounded up to 4096 bytes.
   const Lines expected{{{Tier::nvme, "param at rest"}, 102400 + 4096 + 4096},
                        {{Tier::nvme, "grad at rest"}, 200704 + 4096},
@@ -101,7 +102,7 @@ TEST(MemoryFloor, OptimizerOnTheHostStagesWhatRestsElsewhere) {
   config.engine.max_live_units = 3;
   config.outside = {.device = Bytes{1000}, .host = Bytes{2000}};
   const MemoryPlan plan = plan_for(
-      config, adamw_state_table({.accumulates = true}), kPlenty,
+      config, make_state_table(UpdateRule::adamw, {.accumulates = true}), kPlenty,
       {.device_scratch = Bytes{1}, .host_scratch = Bytes{257}, .communicator_staging = Bytes{99}});
   const Lines lines = lines_of(plan);
   EXPECT_EQ(lines.at({Tier::device, "gathers: 3 x big"}), 3U * 200448);
@@ -117,13 +118,15 @@ TEST(MemoryFloor, OptimizerOnTheHostStagesWhatRestsElsewhere) {
 }
 
 TEST(MemoryFloor, AGradientOf16BitsLandsOnTheHostWithoutStaging) {
-  const Lines lines = lines_of(plan_for(config_with(kDevice, kHost, kHost), adamw_state_table({})));
+  const Lines lines = lines_of(
+      plan_for(config_with(kDevice, kHost, kHost), make_state_table(UpdateRule::adamw, {})));
   EXPECT_FALSE(lines.contains({Tier::host, "staging: gradient"}));
   EXPECT_EQ(lines.at({Tier::host, "grad at rest"}), kBig16 + 256U);
 }
 
 TEST(MemoryFloor, TotalsAddUpByTierAndPurpose) {
-  const MemoryPlan plan = plan_for(config_with(kDevice, kHost, kNvme), adamw_state_table({}));
+  const MemoryPlan plan =
+      plan_for(config_with(kDevice, kHost, kNvme), make_state_table(UpdateRule::adamw, {}));
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
     std::uint64_t sum = 0;
     for (const auto& [key, size] : lines_of(plan)) sum += key.first == tier ? size : 0;
@@ -135,7 +138,7 @@ TEST(MemoryFloor, TotalsAddUpByTierAndPurpose) {
 
 TEST(MemoryFloor, OneByteDecides) {
   const Config config = config_with(kDevice, kHost, kNvme);
-  const StateTable table = adamw_state_table({});
+  const StateTable table = make_state_table(UpdateRule::adamw, {});
   const MemoryPlan plan = plan_for(config, table);
   const std::array<Bytes, kTierCount> exact{plan.total(Tier::device), plan.total(Tier::host),
                                             plan.total(Tier::nvme)};
@@ -160,8 +163,8 @@ TEST(MemoryFloor, OneByteDecides) {
 }
 
 TEST(MemoryFloor, TheRefusalNamesEveryTierAndItsLines) {
-  const MemoryPlan plan =
-      plan_for(config_with(kDevice, kHost, kNvme), adamw_state_table({}), {1_KiB, 1_KiB, 1_KiB});
+  const MemoryPlan plan = plan_for(config_with(kDevice, kHost, kNvme),
+                                   make_state_table(UpdateRule::adamw, {}), {1_KiB, 1_KiB, 1_KiB});
   try {
     plan.require_fit();
     FAIL();

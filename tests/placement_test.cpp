@@ -92,8 +92,8 @@ TEST(Placement, TilesPartitionEveryShardAndMeetTheFractions) {
     const Model model = random_model(seed, seed % 3 == 0 ? 24 : 1500);
     const auto ranks = static_cast<std::uint32_t>(1 + random.below(5));
     const Layout layout = make_layout(model, ranks);
-    const StateTable table =
-        adamw_state_table({.param = random.below(2) == 0 ? DType::bf16 : DType::fp32});
+    const StateTable table = make_state_table(
+        UpdateRule::adamw, {.param = random.below(2) == 0 ? DType::bf16 : DType::fp32});
     const Config::Placement wanted{.param = random_fractions(random),
                                    .grad = random_fractions(random),
                                    .optimizer = random_fractions(random)};
@@ -117,7 +117,7 @@ TEST(Placement, ATierWithoutAFractionGetsNothing) {
         model.add_unit(name, {{"w", {2 * kBlockElems + extra}}});
       }
       const Layout layout = make_layout(model, 1);
-      const StateTable table = adamw_state_table({});
+      const StateTable table = make_state_table(UpdateRule::adamw, {});
       const TierFractions fractions{device, 1 - device, 0};
       const Placement placement =
           make_placement(layout, table, {fractions, fractions, fractions}, 4 * kBlockElems);
@@ -133,7 +133,7 @@ TEST(Placement, OneTierForEachGroupOfKinds) {
   Model model;
   model.add_unit("a", {{"w", {1000}}, {"frozen", {1000}, false}});
   const Layout layout = make_layout(model, 2);
-  const StateTable table = adamw_state_table({});
+  const StateTable table = make_state_table(UpdateRule::adamw, {});
   const Placement placement = make_placement(
       layout, table, {.param = {0, 1, 0}, .grad = {1, 0, 0}, .optimizer = {0, 0, 1}}, kBlockElems);
   ASSERT_EQ(placement.tiles.size(), 2U);
@@ -152,7 +152,7 @@ TEST(Placement, ACutMakesTwoTilesAtABlockBorder) {
   model.add_unit("a", {{"w", {4 * kBlockElems}}});
   const Layout layout = make_layout(model, 1);
   const TierFractions device{1, 0, 0};
-  const Placement placement = make_placement(layout, adamw_state_table({}),
+  const Placement placement = make_placement(layout, make_state_table(UpdateRule::adamw, {}),
                                              {device, device, {0.3, 0.7, 0}}, 4 * kBlockElems);
   ASSERT_EQ(placement.tiles[0].size(), 2U);
   EXPECT_EQ(placement.tiles[0][0].count_elems, kBlockElems);
@@ -169,11 +169,12 @@ TEST(StateTable, RowsFollowThePrecision) {
     }
     return text;
   };
-  EXPECT_EQ(names(adamw_state_table({})),
+  EXPECT_EQ(names(make_state_table(UpdateRule::adamw, {})),
             "param:bf16 grad:bf16 master:fp32 moment1:fp32 moment2:fp32 ");
-  EXPECT_EQ(names(adamw_state_table({.accumulates = true})),
+  EXPECT_EQ(names(make_state_table(UpdateRule::adamw, {.accumulates = true})),
             "param:bf16 grad:fp32 master:fp32 moment1:fp32 moment2:fp32 ");
-  const StateTable wide = adamw_state_table({.param = DType::fp32, .wire = DType::bf16});
+  const StateTable wide =
+      make_state_table(UpdateRule::adamw, {.param = DType::fp32, .wire = DType::bf16});
   EXPECT_EQ(names(wide), "param:fp32 grad:bf16 moment1:fp32 moment2:fp32 ");
   EXPECT_EQ(wide.master, kParamKind);
   EXPECT_EQ(wide.wire, DType::bf16);

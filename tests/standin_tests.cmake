@@ -14,7 +14,7 @@ add_library(strata_on_standin INTERFACE)
 target_link_libraries(
   strata_on_standin
   INTERFACE $<LINK_GROUP:RESCAN,strata_standin_rooms,strata_standin,strata_test_support>
-            fmt::fmt Threads::Threads $<$<BOOL:${STRATA_HAS_URING}>:liburing::liburing>
+            fmt::fmt hwy::hwy Threads::Threads $<$<BOOL:${STRATA_HAS_URING}>:liburing::liburing>
             $<$<BOOL:${STRATA_HAS_MPI}>:MPI::MPI_CXX>)
 target_include_directories(strata_on_standin INTERFACE ${PROJECT_SOURCE_DIR}/src
                                                        ${PROJECT_SOURCE_DIR}/include)

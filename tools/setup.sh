@@ -11,7 +11,7 @@ set -euo pipefail
 build_packages=(
   g++:g++ cmake:cmake ninja-build:ninja ccache:ccache pkg-config:pkg-config openmpi-bin:mpirun
   libopenmpi-dev libopenblas-dev libboost-dev libcli11-dev libfmt-dev nlohmann-json3-dev
-  libxxhash-dev liburing-dev
+  libxxhash-dev liburing-dev libhwy-dev
 )
 # The formatter's and the linter's verdicts change with their version, so the version is fixed.
 test_packages=(

@@ -29,6 +29,8 @@ struct Config {
   enum class Verify : std::uint8_t { always, off };
   enum class DeviceKind : std::uint8_t { automatic, cpu, cuda };
   enum class DeviceAllocator : std::uint8_t { malloc, pool };
+  enum class Masters : std::uint8_t { fp32, same_as_param };
+  enum class LossScaleKind : std::uint8_t { automatic, none, fixed, dynamic };
 
   // Hard limits of bytes per tier; the scope says whether the ranks of one node share them.
   struct Budgets {
@@ -71,10 +73,12 @@ struct Config {
     bool operator==(const Nvme&) const = default;
   };
 
-  // bf16 or fp32. A file that names no `reduce` gets the type of `param`.
+  // A file that names no `reduce` gets the type of `param`.
   struct Precision {
     DType param = DType::bf16;
     DType reduce = DType::bf16;
+    Masters master = Masters::fp32;
+    DType moments = DType::fp32;  // fp32 or bf16
     bool operator==(const Precision&) const = default;
   };
 
@@ -85,9 +89,24 @@ struct Config {
     double beta2 = 0.95;
     double epsilon = 1e-8;
     double weight_decay = 0.1;
+    double momentum = 0;  // of sgd
+    bool nesterov = false;
     double clip_norm = 0;  // 0: no clipping
     Nonfinite nonfinite = Nonfinite::skip;
     bool operator==(const Optimizer&) const = default;
+  };
+
+  // What the loss is multiplied by, so that gradients of fp16 do not vanish (optim/loss_scale.hpp).
+  // `automatic`: dynamic where parameters or gradients on the wire are fp16, else none.
+  struct LossScale {
+    LossScaleKind kind = LossScaleKind::automatic;
+    double initial = 65536;
+    double growth = 2;
+    double backoff = 0.5;
+    double minimum = 1;
+    unsigned growth_interval = 1000;
+    unsigned hysteresis = 2;
+    bool operator==(const LossScale&) const = default;
   };
 
   struct Engine {
@@ -118,6 +137,7 @@ struct Config {
   Nvme nvme;
   Precision precision;
   Optimizer optimizer;
+  LossScale loss_scale;
   Engine engine;
   Communicator communicator;
   Outside outside;

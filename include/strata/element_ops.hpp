@@ -4,7 +4,10 @@
 // lives (docs/determinism.md). Pointers are borrowed until the op has run.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -16,13 +19,16 @@ namespace strata {
 // order, then over ranks in order, so that they do not depend on threads or placement.
 inline constexpr std::uint64_t kBlockElems = 65536;
 
-// accumulator[i] (+)= gradient[i] in fp32.
+// accumulator[i] (+)= gradient[i] in fp32. With `block_sums`, the sums of the result as well, which
+// GradientStatsOp describes, from the same pass.
 struct AccumulateOp {
   float* accumulator = nullptr;
   const void* gradient = nullptr;
   DType gradient_dtype = DType::bf16;
   std::uint64_t count_elems = 0;
-  bool overwrite = false;  // true for the first contribution: `=` instead of `+=`
+  bool overwrite = false;              // true for the first contribution: `=` instead of `+=`
+  double* block_sums = nullptr;        // may be null
+  std::uint32_t* nonfinite = nullptr;  // set when block_sums is
 };
 
 // block_sums[b] = sum of gradient[i]^2 over block b in fp64; *nonfinite |= any inf or NaN.
@@ -35,43 +41,67 @@ struct GradientStatsOp {
   std::uint32_t* nonfinite = nullptr;  // one flag; only this op may touch it while it runs
 };
 
-// What AdamW needs to know for one run of elements with the same hyperparameters.
-// Loshchilov & Hutter, "Decoupled Weight Decay Regularization", algorithm 2, with the bias
-// correction of Kingma & Ba folded into step_size and second_scale as torch.optim.AdamW does:
-//   g = gradient * gradient_factor
-//   m = m + (1 - beta1) * (g - m)            v = beta2 * v + (1 - beta2) * g * g
-//   w = w * decay_factor - step_size * m / (sqrt(v) * second_scale + epsilon)
-// decay_factor = 1 - lr * weight_decay, step_size = lr / (1 - beta1^t),
-// second_scale = 1 / sqrt(1 - beta2^t), t = 1, 2, ...; all three are computed in fp64 and rounded.
-struct AdamWCoefficients {
-  float gradient_factor = 1;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
+// What an optimizer does to one element, with w the weight, m1 and m2 its moments in the order of
+// moments_of(), and the names of UpdateCoefficients.
+//
+//   adamw     g = gradient * factor                  Loshchilov & Hutter, "Decoupled Weight Decay
+//             m1 += blend1 * (g - m1)                Regularization", algorithm 2, with Kingma &
+//             m2 += blend2 * (g * g - m2)            Ba's bias correction in the scalars
+//             w  -= decay * w
+//             w  -= step * m1 / (sqrt(m2) * second_scale + epsilon)
+//   adam      g = gradient * factor + decay * w      Kingma & Ba, "Adam", algorithm 1, with L2
+//             then as adamw without its decay        regularization as torch.optim.Adam has it
+//   sgd       g as adam;  w -= step * g
+//   momentum  g as adam;  m1 = momentum * m1 + g;  w -= step * m1       (torch.optim.SGD)
+//   nesterov  g, m1 as momentum;  w -= step * (g + momentum * m1)
+//   adagrad   g as adam;  m1 += g * g;  w -= step * g / (sqrt(m1) + epsilon)
+//             Duchi, Hazan & Singer, "Adaptive Subgradient Methods", diagonal, as torch has it
+//   lion      g = gradient * factor                  Chen et al., "Symbolic Discovery of
+//             u = m1 + blend1 * (g - m1)             Optimization Algorithms", program 1
+//             w -= decay * w;  w -= step * sign(u)
+//             m1 += blend2 * (g - m1)
+enum class UpdateRule : std::uint8_t { adamw, adam, sgd, momentum, nesterov, adagrad, lion };
+inline constexpr std::array kUpdateRules = {
+    UpdateRule::adamw,    UpdateRule::adam,    UpdateRule::sgd, UpdateRule::momentum,
+    UpdateRule::nesterov, UpdateRule::adagrad, UpdateRule::lion};
+std::string_view name_of(UpdateRule rule);
+// Moments that a rule keeps for every element: 0, 1 or 2.
+std::size_t moments_of(UpdateRule rule);
+
+// The scalars of one step, each computed in fp64 and rounded once (optim/optimizer.hpp).
+struct UpdateCoefficients {
+  float factor = 1;       // gradient_scale x clip factor / loss scale
+  float decay = 0;        // adamw, lion: learning rate x weight decay; the others: weight decay
+  float blend1 = 0.1F;    // 1 - beta1
+  float blend2 = 0.001F;  // 1 - beta2
+  float momentum = 0;
   float epsilon = 1e-8F;
-  float decay_factor = 1;
-  float step_size = 0;
-  float second_scale = 1;
+  float step = 0;          // learning rate, with its bias correction
+  float second_scale = 1;  // 1 / sqrt(1 - beta2^t)
 };
 
 // One contiguous run of a tile: elements [begin, begin + count) of every array below.
-struct AdamWRun {
+struct UpdateRun {
   std::uint64_t begin_elems = 0;
   std::uint64_t count_elems = 0;
-  AdamWCoefficients coefficients;
+  UpdateCoefficients coefficients;
 };
 
-// Updates master, moment1 and moment2 in place and writes the rounded weight to `param`.
-// Elements outside `runs` (padding, absent tensors) are not touched.
-struct AdamWOp {
+// Updates weights and moments in place and writes the rounded weight to `param`. The arithmetic is
+// fp32; what rests in 16 bits is widened before and rounded to nearest even after. Elements outside
+// `runs` (padding, absent tensors) are not touched.
+struct UpdateOp {
+  UpdateRule rule = UpdateRule::adamw;
   const void* gradient = nullptr;
   DType gradient_dtype = DType::bf16;
-  float* master = nullptr;
-  float* moment1 = nullptr;
-  float* moment2 = nullptr;
-  void* param = nullptr;  // may be null: the master is the parameter
-  DType param_dtype = DType::bf16;
-  std::uint64_t count_elems = 0;  // of the whole tile
-  std::vector<AdamWRun> runs;
+  void* weights = nullptr;  // the masters, or parameters that are their own masters
+  DType weights_dtype = DType::fp32;
+  std::array<void*, 2> moments = {};  // the first moments_of(rule)
+  DType moments_dtype = DType::fp32;  // fp32 or bf16
+  void* param = nullptr;              // 16 bits; null: the weights are the parameters
+  DType param_dtype = DType::bf16;    // Pre: weights_dtype is fp32 when `param` is set
+  std::uint64_t count_elems = 0;      // of the whole tile
+  std::vector<UpdateRun> runs;        // in ascending order, disjoint
 };
 
 // to[i] = from[i], converted with one rounding to nearest even. The arrays do not overlap.
@@ -83,14 +113,16 @@ struct ConvertOp {
   std::uint64_t count_elems = 0;
 };
 
-using ElementOp = std::variant<AccumulateOp, GradientStatsOp, AdamWOp, ConvertOp>;
+using ElementOp = std::variant<AccumulateOp, GradientStatsOp, UpdateOp, ConvertOp>;
 
 // Runs `op` on the calling thread over host-addressable memory. Blocks until done.
 void run_on_host(const AccumulateOp& op);
 void run_on_host(const GradientStatsOp& op);
-void run_on_host(const AdamWOp& op);
+void run_on_host(const UpdateOp& op);
 void run_on_host(const ConvertOp& op);
 void run_on_host(const ElementOp& op);
+// The same for elements [begin, end) of the tile only. Pre: begin is a multiple of 64.
+void run_on_host(const UpdateOp& op, std::uint64_t begin_elems, std::uint64_t end_elems);
 
 // Copies with conversion, round to nearest even. Blocks until done; host memory only.
 void convert(void* dst, DType dst_dtype, const void* src, DType src_dtype, std::uint64_t count);

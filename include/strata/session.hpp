@@ -121,6 +121,9 @@ class [[nodiscard]] ScratchLease {
 struct GroupRates {
   double learning_rate = 0;
   double weight_decay = 0;
+  // Absent: those of the configuration.
+  std::optional<double> beta1 = {};
+  std::optional<double> beta2 = {};
 };
 
 struct StepOptions {
@@ -167,8 +170,9 @@ struct StepResult {
   std::uint64_t step = 0;  // updates applied so far, this one included
   bool updated = false;    // false: nothing was reduced, or the step was skipped
   bool skipped = false;    // a gradient was not finite on some rank; every state is as before
-  double grad_norm = 0;    // L2 norm over all ranks after gradient_scale, before clipping
+  double grad_norm = 0;    // L2 norm over all ranks after gradient_scale and loss scale, unclipped
   double clip_factor = 1;
+  double loss_scale = 1;          // of this step; the next one's is Session::loss_scale()
   bool pattern_repeated = false;  // the calls were those recorded for this pattern
   StepSeconds seconds;
   LinkBytes bytes;
@@ -268,6 +272,10 @@ class Session {
   void initialize(UnitId unit, const FillFunction& fill);
 
   Step begin_step(StepOptions options = {});
+
+  // What the program must multiply the loss by (that is: the gradients that it hands to reduce())
+  // in the step under way, or in the next one. The update divides it out. 1 without loss scaling.
+  double loss_scale() const;
 
   // Brings a unit to the device. Returns when the shard is read and verified and everything else
   // is enqueued; work enqueued on `stream` afterwards sees the parameters that the step began with.

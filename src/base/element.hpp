@@ -1,11 +1,12 @@
 // The arithmetic of one element, written once for host and device. Everything that decides bits
-// stands here: conversions, the AdamW expression, the terms of canonical sums. Plain IEEE float32
-// with named fma; compiled without contraction (-ffp-contract=off, nvcc --fmad=false), so that
-// every compiler, vector width and device computes the same bits.
+// stands here: conversions, the optimizers' expressions, the terms of canonical sums. Plain IEEE
+// float32 with named fma; compiled without contraction (-ffp-contract=off, nvcc --fmad=false), so
+// that every compiler, vector width and device computes the same bits.
 #pragma once
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/check.hpp"
@@ -87,22 +88,39 @@ STRATA_HOST_DEVICE inline bool is_nonfinite(float value) {
   return (std::bit_cast<std::uint32_t>(value) & 0x7F800000U) == 0x7F800000U;
 }
 
-struct AdamWState {
-  float weight;
-  float moment1;
-  float moment2;
+// What rests in `dtype` at `array`, widened, and a value rounded to it.
+STRATA_HOST_DEVICE inline float load(const void* array, DType dtype, std::uint64_t index) {
+  switch (dtype) {
+    case DType::bf16: return to_float(static_cast<const Bf16*>(array)[index]);
+    case DType::fp16: return to_float(static_cast<const Fp16*>(array)[index]);
+    case DType::fp32: break;
+  }
+  return static_cast<const float*>(array)[index];
+}
+
+STRATA_HOST_DEVICE inline void store(void* array, DType dtype, std::uint64_t index, float value) {
+  switch (dtype) {
+    case DType::bf16: static_cast<Bf16*>(array)[index] = from_float<Bf16>(value); return;
+    case DType::fp16: static_cast<Fp16*>(array)[index] = from_float<Fp16>(value); return;
+    case DType::fp32: break;
+  }
+  static_cast<float*>(array)[index] = value;
+}
+
+// The arithmetic of update_rules-inl.hpp for one element.
+struct ScalarMath {
+  STRATA_HOST_DEVICE static float fma(float a, float b, float c) { return std::fma(a, b, c); }
+  STRATA_HOST_DEVICE static float fms(float a, float b, float c) { return std::fma(a, b, -c); }
+  STRATA_HOST_DEVICE static float fnma(float a, float b, float c) { return std::fma(-a, b, c); }
+  STRATA_HOST_DEVICE static float sqrt(float a) { return std::sqrt(a); }
+  STRATA_HOST_DEVICE static float sign(float a) {
+    return static_cast<float>(a > 0.0F) - static_cast<float>(a < 0.0F);
+  }
 };
 
-// The expression that AdamWCoefficients documents.
-STRATA_HOST_DEVICE inline AdamWState adamw(AdamWState state, float gradient,
-                                           const AdamWCoefficients& c) {
-  const float g = gradient * c.gradient_factor;
-  const float m = std::fma(1.0F - c.beta1, g - state.moment1, state.moment1);
-  const float v = std::fma(c.beta2, state.moment2, (1.0F - c.beta2) * g * g);
-  const float denominator = std::fma(std::sqrt(v), c.second_scale, c.epsilon);
-  const float w = std::fma(-c.step_size, m / denominator, state.weight * c.decay_factor);
-  return {w, m, v};
-}
+#define STRATA_RULE STRATA_HOST_DEVICE inline
+#include "base/update_rules-inl.hpp"
+#undef STRATA_RULE
 
 // A canonical sum of a block: sixteen interleaved partial sums, folded pairwise. A fixed order
 // that vector units of any width up to sixteen lanes, and sixteen threads, can follow. The order is

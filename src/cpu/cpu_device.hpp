@@ -1,7 +1,7 @@
 // Device on a CPU: the arena is host memory and every stream is a thread, so that work is as
 // asynchronous as on a GPU and a missing wait is a race here too. Runs in production on machines
 // without a GPU, and beneath the devices that tests and benchmarks use (tests/support).
-// Once its queues are warm, enqueueing allocates only what a HostFunction or an AdamWOp captures.
+// Once its queues are warm, enqueueing allocates only what a HostFunction or an UpdateOp captures.
 #pragma once
 
 #include <memory>

@@ -4,8 +4,8 @@
 //
 // Several devices in a process work side by side. Every call makes this GPU the calling thread's
 // current device, as cudaSetDevice() does, and leaves it so. Once pools are warm, enqueueing
-// allocates only what a HostFunction or an AdamWOp captures. launch() runs functions on a thread of
-// the CUDA runtime: they may touch host memory only.
+// allocates only what a HostFunction or an UpdateOp captures. launch() runs functions on a thread
+// of the CUDA runtime: they may touch host memory only.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,7 +1,7 @@
 #include <cstdint>
 #include <variant>
 
-#include "cuda/kernel_bodies.hpp"
+#include "base/element_bodies.hpp"
 #include "cuda/kernels.hpp"
 
 namespace strata::cuda {
@@ -12,9 +12,10 @@ constexpr unsigned kThreads = 256;
 constexpr std::uint64_t kMostBlocks = 4096;
 
 template <class Body>
-__global__ void __launch_bounds__(kThreads) for_each_element(Body body, std::uint64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    for_each_element(Body body, std::uint64_t begin, std::uint64_t end) {
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
-  for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+  for (std::uint64_t i = begin + std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < end;
        i += stride) {
     body(i);
   }
@@ -37,19 +38,19 @@ __global__ void __launch_bounds__(kThreads) sum_blocks(Body body, std::uint64_t 
 }
 
 // The launch's own result: not one that another call left on this thread.
-template <class Body>
-cudaError_t start(void (*kernel)(Body, std::uint64_t), std::uint64_t grid, cudaStream_t stream,
-                  const Body& body, std::uint64_t count) {
+template <class Body, class... Count>
+cudaError_t start(void (*kernel)(Body, Count...), std::uint64_t grid, cudaStream_t stream,
+                  const Body& body, Count... counts) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(grid));
   config.blockDim = dim3(kThreads);
   config.stream = stream;
-  return cudaLaunchKernelEx(&config, kernel, body, count);
+  return cudaLaunchKernelEx(&config, kernel, body, counts...);
 }
 
 cudaError_t launch(const GradientStatsOp& op, cudaStream_t stream) {
   cudaError_t result = cudaSuccess;
-  with_block_sums(op, [&]<class Body>(const Body& body, std::uint64_t blocks) {
+  element::with_block_sums(op, [&]<class Body>(const Body& body, std::uint64_t blocks) {
     if (blocks == 0) return;
     constexpr std::uint64_t kBlocks = kThreads / element::kSumLanes;
     result = start(sum_blocks<Body>, (blocks + kBlocks - 1) / kBlocks, stream, body, blocks);
@@ -58,16 +59,26 @@ cudaError_t launch(const GradientStatsOp& op, cudaStream_t stream) {
 }
 
 template <class Op>
-cudaError_t launch(const Op& op, cudaStream_t stream) {
+cudaError_t launch_bodies(const Op& op, cudaStream_t stream) {
   cudaError_t result = cudaSuccess;
-  for_each_body(op, [&]<class Body>(const Body& body, std::uint64_t count) {
-    if (count == 0 || result != cudaSuccess) return;
-    const std::uint64_t blocks = (count + kThreads - 1) / kThreads;
+  const auto visit = [&]<class Body>(const Body& body, std::uint64_t begin, std::uint64_t end) {
+    if (begin == end || result != cudaSuccess) return;
+    const std::uint64_t blocks = (end - begin + kThreads - 1) / kThreads;
     result = start(for_each_element<Body>, blocks < kMostBlocks ? blocks : kMostBlocks, stream,
-                   body, count);
-  });
+                   body, begin, end);
+  };
+  element::for_each_body(op, visit);
   return result;
 }
+
+cudaError_t launch(const AccumulateOp& op, cudaStream_t stream) {
+  const cudaError_t result = launch_bodies(op, stream);
+  return result == cudaSuccess ? launch(element::sums_of(op), stream) : result;
+}
+
+cudaError_t launch(const UpdateOp& op, cudaStream_t stream) { return launch_bodies(op, stream); }
+
+cudaError_t launch(const ConvertOp& op, cudaStream_t stream) { return launch_bodies(op, stream); }
 
 // Adds up results: the first that is no success stays.
 template <class Kernel>
@@ -79,8 +90,9 @@ void load(Kernel* kernel, cudaError_t& result) {
 
 template <class Op>
 void load_for_each(const Op& op, cudaError_t& result) {
-  for_each_body(
-      op, [&]<class Body>(const Body&, std::uint64_t) { load(for_each_element<Body>, result); });
+  element::for_each_body(op, [&]<class Body>(const Body&, std::uint64_t, std::uint64_t) {
+    load(for_each_element<Body>, result);
+  });
 }
 
 }  // namespace
@@ -90,13 +102,15 @@ cudaError_t load_kernels() {
   cudaError_t result = cudaSuccess;
   for (const DType a : kDTypes) {
     load_for_each(AccumulateOp{.gradient_dtype = a}, result);
-    with_block_sums(
+    element::with_block_sums(
         GradientStatsOp{.gradient_dtype = a},
         [&]<class Body>(const Body&, std::uint64_t) { load(sum_blocks<Body>, result); });
     for (const DType b : kDTypes) {
       load_for_each(ConvertOp{.to_dtype = a, .from_dtype = b}, result);
-      load_for_each(AdamWOp{.gradient_dtype = a, .param_dtype = b, .runs = {AdamWRun{}}}, result);
     }
+  }
+  for (const UpdateRule rule : kUpdateRules) {
+    load_for_each(UpdateOp{.rule = rule, .runs = {UpdateRun{}}}, result);
   }
   return result;
 }

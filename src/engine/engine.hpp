@@ -35,10 +35,10 @@ struct LocalVerdict {
   double sum_of_squares = 0;  // of the unscaled gradients in this rank's shards
 };
 
-// The update of a tile: fills in what AdamW applies to which of its elements. Nothing: leave the
+// The update of a tile: fills in which scalars apply to which of its elements. Nothing: leave the
 // tile alone.
 using TileRuns =
-    std::function<void(std::uint32_t segment, const Tile& tile, std::vector<AdamWRun>& runs)>;
+    std::function<void(std::uint32_t segment, const Tile& tile, std::vector<UpdateRun>& runs)>;
 
 // The last use of a gathered unit on each stream that used it.
 struct LastUses {
@@ -159,7 +159,8 @@ class Engine {
                      Contribution contribution);
   Task<> add_on_nvme(std::uint32_t segment, std::uint32_t tile, const std::byte* wire,
                      Contribution contribution);
-  void enqueue_device_sums(const Tile& tile, const TileState& state);
+  // `op` computes the sums, among other things.
+  void enqueue_device_sums(const Tile& tile, const TileState& state, const ElementOp& op);
   Task<> sum_gradient(std::uint32_t segment, std::uint32_t tile);
   Task<LocalVerdict> finish_task(const std::vector<UnitId>& reduced,
                                  const std::vector<UnitId>& incomplete);
@@ -167,12 +168,12 @@ class Engine {
 
   // update.cpp
   Task<> update_task(const std::vector<UnitId>& units, const TileRuns& runs);
-  Task<> update_tile(std::uint32_t segment, std::uint32_t tile, std::vector<AdamWRun> runs,
+  Task<> update_tile(std::uint32_t segment, std::uint32_t tile, std::vector<UpdateRun> runs,
                      SlabSet slabs);
   Task<> update_tile_on_device(std::uint32_t segment, std::uint32_t tile,
-                               std::vector<AdamWRun> runs);
-  AdamWOp adamw_op(const Tile& tile, const std::array<std::byte*, kMaxKinds>& at,
-                   std::vector<AdamWRun> runs) const;
+                               std::vector<UpdateRun> runs);
+  UpdateOp update_op(const Tile& tile, const std::array<std::byte*, kMaxKinds>& at,
+                     std::vector<UpdateRun> runs) const;
 
   // transfer.cpp
   Task<Event> issue_task(Event before, const std::function<void(Communicator&, StreamId)>& enqueue);
@@ -229,7 +230,7 @@ class Engine {
   TaskGroup reductions_;  // their errors surface in finish_gradients()
   TaskGroup background_;  // releases; they cannot fail
   VectorPool<Event> event_lists_;
-  VectorPool<AdamWRun> run_lists_;
+  VectorPool<UpdateRun> run_lists_;
 
   std::atomic<std::uint64_t> copied_in_ = 0;
   std::atomic<std::uint64_t> copied_out_ = 0;

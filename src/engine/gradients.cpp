@@ -80,10 +80,16 @@ Task<> Engine::add_gradient(std::uint32_t segment, std::uint32_t tile_index, con
 
 namespace {
 
-// Adds `wire` to the gradient at rest, or replaces it.
+// Adds `wire` to the gradient at rest, or replaces it; with its last contribution the sums as well.
 AccumulateOp accumulate_op(const Tile& tile, std::byte* rest, const std::byte* wire, DType dtype,
-                           bool overwrite) {
-  return {reinterpret_cast<float*>(rest), wire, dtype, tile.count_elems, overwrite};
+                           Contribution contribution, const TileSums& sums) {
+  AccumulateOp op{reinterpret_cast<float*>(rest), wire, dtype, tile.count_elems,
+                  contribution.first};
+  if (contribution.last) {
+    op.block_sums = sums.blocks;
+    op.nonfinite = sums.nonfinite;
+  }
+  return op;
 }
 
 GradientStatsOp sums_op(const Tile& tile, const std::byte* gradient, DType dtype,
@@ -96,13 +102,22 @@ void sum_on_host(const Tile& tile, const std::byte* gradient, DType dtype, const
   run_on_host(sums_op(tile, gradient, dtype, sums));
 }
 
+// What a contribution that has landed on the host is for: addition, sums, or both in one pass.
+void take_on_host(const Tile& tile, std::byte* rest, const std::byte* landing,
+                  const StateTable& table, Contribution contribution, const TileSums& sums) {
+  if (table.accumulates) {
+    *sums.nonfinite = 0;
+    run_on_host(accumulate_op(tile, rest, landing, table.wire, contribution, sums));
+  } else if (contribution.last) {
+    sum_on_host(tile, rest, table[kGradKind].dtype, sums);
+  }
+}
+
 }  // namespace
 
-void Engine::enqueue_device_sums(const Tile& tile, const TileState& state) {
-  const std::byte* rest = state.homes[kGradKind.value].memory;
+void Engine::enqueue_device_sums(const Tile& tile, const TileState& state, const ElementOp& op) {
   device_.zero(update_stream_, state.device_sums.nonfinite, Bytes{sizeof(double)});
-  device_.element_op(update_stream_,
-                     sums_op(tile, rest, g_.table[kGradKind].dtype, state.device_sums));
+  device_.element_op(update_stream_, op);
   copy_out(update_stream_, reinterpret_cast<std::byte*>(state.host_sums.blocks),
            reinterpret_cast<const std::byte*>(state.device_sums.blocks), gradient_sums_bytes(tile));
 }
@@ -111,37 +126,39 @@ Task<> Engine::add_on_device(const Tile& tile, const TileState& state, const std
                              Contribution contribution) {
   std::byte* rest = state.homes[kGradKind.value].memory;
   if (accumulates()) {
-    device_.element_op(update_stream_,
-                       accumulate_op(tile, rest, wire, g_.table.wire, contribution.first));
+    const AccumulateOp op =
+        accumulate_op(tile, rest, wire, g_.table.wire, contribution, state.device_sums);
+    if (contribution.last) {
+      enqueue_device_sums(tile, state, op);
+    } else {
+      device_.element_op(update_stream_, op);
+    }
   } else {
     device_.copy(update_stream_, rest, wire, tile_bytes(tile, g_.table.wire),
                  CopyKind::device_to_device);
+    if (contribution.last) {
+      enqueue_device_sums(tile, state, sums_op(tile, rest, g_.table.wire, state.device_sums));
+    }
   }
-  if (contribution.last) enqueue_device_sums(tile, state);
   co_await executor_.event(device_.record(update_stream_));
 }
 
 Task<> Engine::add_on_host(const Tile& tile, const TileState& state, const std::byte* wire,
                            Contribution contribution) {
   std::byte* rest = state.homes[kGradKind.value].memory;
-  const DType dtype = g_.table[kGradKind].dtype;
   const SlabSet slab = co_await gradient_slabs_.acquire(accumulates() ? 1 : 0);
   std::byte* landing = accumulates() ? slab[0].data() : rest;
   copy_out(copy_out_stream_, landing, wire, tile_bytes(tile, g_.table.wire));
   co_await executor_.event(device_.record(copy_out_stream_));
-  co_await executor_.work([&] {
-    if (accumulates()) {
-      run_on_host(accumulate_op(tile, rest, landing, g_.table.wire, contribution.first));
-    }
-    if (contribution.last) sum_on_host(tile, rest, dtype, state.host_sums);
-  });
+  if (!accumulates() && !contribution.last) co_return;
+  co_await executor_.work(
+      [&] { take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums); });
 }
 
 Task<> Engine::add_on_nvme(std::uint32_t segment, std::uint32_t tile_index, const std::byte* wire,
                            Contribution contribution) {
   const Tile& tile = tile_of(segment, tile_index);
   const TileState& state = map_.tile(segment, tile_index);
-  const DType dtype = g_.table[kGradKind].dtype;
   const SlabSet slabs = co_await gradient_slabs_.acquire(accumulates() ? 2 : 1);
   std::byte* landing = slabs[0].data();
   std::byte* rest = accumulates() ? slabs[1].data() : landing;
@@ -151,10 +168,7 @@ Task<> Engine::add_on_nvme(std::uint32_t segment, std::uint32_t tile_index, cons
   const std::span<const TileBuffer> inputs(&at_rest, contribution.first ? 0 : 1);
   if (!contribution.first) co_await tile_io_.fetch(at_rest, IoPriority::stage);
   co_await tile_io_.process(inputs, std::span(&at_rest, 1), [&] {
-    if (accumulates()) {
-      run_on_host(accumulate_op(tile, rest, landing, g_.table.wire, contribution.first));
-    }
-    if (contribution.last) sum_on_host(tile, rest, dtype, state.host_sums);
+    take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums);
   });
   co_await tile_io_.store(at_rest);
 }
@@ -165,7 +179,8 @@ Task<> Engine::sum_gradient(std::uint32_t segment, std::uint32_t tile_index) {
   const TileState& state = map_.tile(segment, tile_index);
   const TileHome& home = state.homes[kGradKind.value];
   if (tile.home(kGradKind) == Tier::device) {
-    enqueue_device_sums(tile, state);
+    enqueue_device_sums(tile, state,
+                        sums_op(tile, home.memory, g_.table[kGradKind].dtype, state.device_sums));
     co_await executor_.event(device_.record(update_stream_));
     co_return;
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -41,12 +42,43 @@ bool TileIo::holds_what_was_written(const TileBuffer& tile) const {
 }
 
 // What stands behind the tile in its last block is written as zeros and covered by the checksum.
-void TileIo::seal(TileBuffer& tile) const {
+void TileIo::clear_behind(const TileBuffer& tile) const {
   const Bytes size = store_.size(tile.extent);
+  std::memset(tile.data + size.value, 0, (store_.transfer_size(tile.extent) - size).value);
+}
+
+void TileIo::seal(TileBuffer& tile) const {
   const Bytes whole = store_.transfer_size(tile.extent);
-  std::memset(tile.data + size.value, 0, (whole - size).value);
+  clear_behind(tile);
   if (!options_.verify) return;
   tile.checksum = checksum(bytes_of(tile.data, whole), store_.next_seed(tile.extent));
+}
+
+void TileIo::run_in_parts(std::span<TileBuffer> outputs, Parts parts,
+                          const std::function<void(std::uint64_t, std::uint64_t)>& pass) const {
+  if (!options_.verify) {
+    pass(0, parts.count);
+    for (const TileBuffer& tile : outputs) clear_behind(tile);
+    return;
+  }
+  STRATA_ASSERT(outputs.size() <= kMostOutputs, "more outputs than kinds");
+  std::array<std::optional<Checksum>, kMostOutputs> sums;
+  for (std::size_t k = 0; k < outputs.size(); ++k) {
+    clear_behind(outputs[k]);
+    sums[k].emplace(store_.next_seed(outputs[k].extent));
+  }
+  for (std::uint64_t begin = 0; begin < parts.count; begin += parts.part) {
+    const std::uint64_t end = std::min(parts.count, begin + parts.part);
+    pass(begin, end);
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+      const std::uint64_t elem = store_.size(outputs[k].extent).value / parts.count;
+      // The last part has what stands behind the tile with it.
+      const std::uint64_t stop =
+          end == parts.count ? store_.transfer_size(outputs[k].extent).value : end * elem;
+      sums[k]->add({outputs[k].data + begin * elem, stop - begin * elem});
+    }
+  }
+  for (std::size_t k = 0; k < outputs.size(); ++k) outputs[k].checksum = sums[k]->value();
 }
 
 // Tries until the transfer is whole or the time for it is over, and then tells what failed first.

@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "engine/executor.hpp"
+#include "layout/state_table.hpp"
 #include "memory/checksum.hpp"
 #include "memory/extent_store.hpp"
 #include "strata/error.hpp"
@@ -42,6 +43,12 @@ struct TileName {
   std::string kind;
   std::string unit;
   Rank rank;
+};
+
+// A pass over a tile of `count` elements, `part` at a time.
+struct Parts {
+  std::uint64_t count = 0;
+  std::uint64_t part = 0;
 };
 
 struct TileIoOptions {
@@ -73,9 +80,16 @@ class TileIo {
   // runs only on inputs that are what was written, and once.
   template <class Pass>
   Task<> process(std::span<const TileBuffer> inputs, std::span<TileBuffer> outputs, Pass pass);
+  // The same with a pass in parts, pass(begin_elems, end_elems), each of which is in the cache when
+  // its checksums are computed.
+  template <class Pass>
+  Task<> process(std::span<const TileBuffer> inputs, std::span<TileBuffer> outputs, Parts parts,
+                 Pass pass);
   Task<> store(TileBuffer tile);
 
  private:
+  static constexpr std::size_t kMostOutputs = kMaxKinds;
+
   struct Failure {
     IoOp op;
     ExtentId extent;
@@ -86,6 +100,10 @@ class TileIo {
   // Called on workers.
   bool holds_what_was_written(const TileBuffer& tile) const;
   void seal(TileBuffer& tile) const;
+  void clear_behind(const TileBuffer& tile) const;
+  // Runs the pass and seals `outputs` part by part.
+  void run_in_parts(std::span<TileBuffer> outputs, Parts parts,
+                    const std::function<void(std::uint64_t, std::uint64_t)>& pass) const;
 
   Task<> transfer(IoRequest request, ExtentId extent, ExtentStore::SlotIndex slot);
   Task<> read_again(TileBuffer tile);
@@ -99,6 +117,13 @@ class TileIo {
   ExtentStore& store_;
   const TileIoOptions options_;
 };
+
+template <class Pass>
+Task<> TileIo::process(std::span<const TileBuffer> inputs, std::span<TileBuffer> outputs,
+                       Parts parts, Pass pass) {
+  return process(inputs, {},
+                 [this, outputs, parts, pass] { run_in_parts(outputs, parts, std::ref(pass)); });
+}
 
 template <class Pass>
 Task<> TileIo::process(std::span<const TileBuffer> inputs, std::span<TileBuffer> outputs,

@@ -1,5 +1,7 @@
 // The update: tiles of gradient, master and moments come to where the optimizer runs, and the new
 // master, moments and parameter go back to their homes.
+#include <algorithm>
+
 #include "engine/engine.hpp"
 #include "strata/error.hpp"
 
@@ -14,7 +16,7 @@ Task<> Engine::update_task(const std::vector<UnitId>& units, const TileRuns& run
       for (std::uint32_t t = 0; t < g_.placement.tiles[s].size() && !tiles.failed() && !refused;
            ++t) {
         const Tile& tile = tile_of(s, t);
-        std::vector<AdamWRun> tile_runs = run_lists_.take();
+        std::vector<UpdateRun> tile_runs = run_lists_.take();
         runs(s, tile, tile_runs);
         if (tile_runs.empty()) {
           run_lists_.give_back(std::move(tile_runs));
@@ -38,57 +40,66 @@ Task<> Engine::update_task(const std::vector<UnitId>& units, const TileRuns& run
   if (refused) std::rethrow_exception(refused);
 }
 
-AdamWOp Engine::adamw_op(const Tile& tile, const std::array<std::byte*, kMaxKinds>& at,
-                         std::vector<AdamWRun> runs) const {
-  const std::size_t kinds = g_.table.size();
-  const bool separate_param = g_.table.master != kParamKind;
-  return {.gradient = at[kGradKind.value],
-          .gradient_dtype = g_.table[kGradKind].dtype,
-          .master = reinterpret_cast<float*>(at[g_.table.master.value]),
-          .moment1 = reinterpret_cast<float*>(at[kinds - 2]),
-          .moment2 = reinterpret_cast<float*>(at[kinds - 1]),
-          .param = separate_param ? at[kParamKind.value] : nullptr,
-          .param_dtype = g_.table[kParamKind].dtype,
-          .count_elems = tile.count_elems,
-          .runs = std::move(runs)};
+UpdateOp Engine::update_op(const Tile& tile, const std::array<std::byte*, kMaxKinds>& at,
+                           std::vector<UpdateRun> runs) const {
+  const StateTable& table = g_.table;
+  UpdateOp op{.rule = table.rule,
+              .gradient = at[kGradKind.value],
+              .gradient_dtype = table[kGradKind].dtype,
+              .weights = at[table.master.value],
+              .weights_dtype = table[table.master].dtype,
+              .param = table.has_masters() ? at[kParamKind.value] : nullptr,
+              .param_dtype = table[kParamKind].dtype,
+              .count_elems = tile.count_elems,
+              .runs = std::move(runs)};
+  for (std::size_t k = table.first_moment.value; k < table.size(); ++k) {
+    op.moments[k - table.first_moment.value] = at[k];
+    op.moments_dtype = table.kinds[k].dtype;
+  }
+  return op;
 }
 
 Task<> Engine::update_tile_on_device(std::uint32_t segment, std::uint32_t tile_index,
-                                     std::vector<AdamWRun> runs) {
+                                     std::vector<UpdateRun> runs) {
   const TileState& state = map_.tile(segment, tile_index);
   std::array<std::byte*, kMaxKinds> at{};
   for (std::size_t k = 0; k < g_.table.size(); ++k) at[k] = state.homes[k].memory;
-  device_.element_op(update_stream_, adamw_op(tile_of(segment, tile_index), at, std::move(runs)));
+  device_.element_op(update_stream_, update_op(tile_of(segment, tile_index), at, std::move(runs)));
   co_await executor_.event(device_.record(update_stream_));
 }
 
 namespace {
 
-// Rounds the master into `param` where no run wrote it: padding and absent tensors. A parameter
-// always equals its rounded master, so this restores what the slab did not hold.
-void fill_gaps(const AdamWOp& op) {
+// Rounds the masters into parameters [begin, end) where no run wrote them: padding and absent
+// tensors. A parameter always equals its rounded master, so this restores what the slab did not
+// hold.
+void fill_gaps(const UpdateOp& op, std::uint64_t begin, std::uint64_t end) {
   if (op.param == nullptr) return;
-  auto* param = static_cast<std::byte*>(op.param);
-  const auto fill = [&](std::uint64_t begin, std::uint64_t end) {
-    convert(param + begin * size_of(op.param_dtype).value, op.param_dtype, op.master + begin,
-            DType::fp32, end - begin);
+  const auto fill = [&](std::uint64_t first, std::uint64_t last) {
+    if (first >= last) return;
+    convert(static_cast<std::byte*>(op.param) + first * size_of(op.param_dtype).value,
+            op.param_dtype, static_cast<const float*>(op.weights) + first, DType::fp32,
+            last - first);
   };
-  std::uint64_t at = 0;
-  for (const AdamWRun& run : op.runs) {
-    fill(at, run.begin_elems);
-    at = run.begin_elems + run.count_elems;
+  std::uint64_t at = begin;
+  for (const UpdateRun& run : op.runs) {
+    fill(at, std::min(run.begin_elems, end));
+    at = std::max(at, run.begin_elems + run.count_elems);
   }
-  fill(at, op.count_elems);
+  fill(at, end);
 }
+
+// Elements that the update and the checksums of what it wrote take in turn: few enough for all
+// kinds to stay in the second-level cache in between.
+constexpr std::uint64_t kPartElems = 8192;
 
 }  // namespace
 
 Task<> Engine::update_tile(std::uint32_t segment, std::uint32_t tile_index,
-                           std::vector<AdamWRun> runs, SlabSet held) {
+                           std::vector<UpdateRun> runs, SlabSet held) {
   const SlabSet slabs = std::move(held);
   const Tile& tile = tile_of(segment, tile_index);
   const TileState& state = map_.tile(segment, tile_index);
-  const bool separate_param = g_.table.master != kParamKind;
 
   std::array<std::byte*, kMaxKinds> at{};
   std::array<TileBuffer, kMaxKinds> inputs;
@@ -103,7 +114,7 @@ Task<> Engine::update_tile(std::uint32_t segment, std::uint32_t tile_index,
       continue;
     }
     at[k] = slabs[next_slab++].data();
-    const bool only_written = KindId{k} == kParamKind && separate_param;
+    const bool only_written = KindId{k} == kParamKind && g_.table.has_masters();
     if (tile.homes[k] == Tier::nvme) {
       const TileBuffer buffer = on_nvme(segment, tile_index, KindId{k}, at[k]);
       if (KindId{k} != kGradKind) outputs[output_count++] = buffer;
@@ -116,11 +127,13 @@ Task<> Engine::update_tile(std::uint32_t segment, std::uint32_t tile_index,
   }
   co_await reads.join();
 
-  AdamWOp op = adamw_op(tile, at, std::move(runs));
+  UpdateOp op = update_op(tile, at, std::move(runs));
   co_await tile_io_.process(std::span<const TileBuffer>(inputs).first(input_count),
-                            std::span(outputs).first(output_count), [&] {
-                              run_on_host(op);
-                              fill_gaps(op);
+                            std::span(outputs).first(output_count),
+                            {.count = tile.count_elems, .part = kPartElems},
+                            [&](std::uint64_t begin, std::uint64_t end) {
+                              run_on_host(op, begin, end);
+                              fill_gaps(op, begin, end);
                             });
   run_lists_.give_back(std::move(op.runs));
 

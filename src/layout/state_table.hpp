@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/element_ops.hpp"
 #include "strata/types.hpp"
 
 namespace strata {
@@ -24,13 +25,16 @@ struct StateKind {
 
 struct StateTable {
   std::vector<StateKind> kinds;
-  KindId master;             // the fp32 weights; kParamKind when the parameter itself is fp32
+  UpdateRule rule = UpdateRule::adamw;
+  KindId master;  // the weights that the optimizer updates; kParamKind: the parameters themselves
+  KindId first_moment;       // the others follow
   DType wire = DType::bf16;  // dtype of a gradient in the device buffer and in collectives
   // Several reductions may make up one gradient, which then rests in fp32.
   bool accumulates = false;
 
   const StateKind& operator[](KindId kind) const { return kinds[kind.value]; }
   std::size_t size() const { return kinds.size(); }
+  bool has_masters() const { return master != kParamKind; }
   Bytes bytes_per_elem(KindId kind) const { return size_of(kinds[kind.value].dtype); }
 };
 
@@ -39,9 +43,11 @@ struct PrecisionPolicy {
   DType wire = DType::bf16;
   // The gradient rests in the wire dtype when one reduction completes it, else in fp32.
   bool accumulates = false;
+  bool fp32_masters = true;  // beside parameters of 16 bits
+  DType moments = DType::fp32;
 };
 
-// param, grad[, master], moment1, moment2.
-StateTable adamw_state_table(const PrecisionPolicy& precision);
+// param, grad[, master], and the moments of the rule.
+StateTable make_state_table(UpdateRule rule, const PrecisionPolicy& precision);
 
 }  // namespace strata

@@ -6,10 +6,32 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <new>
+
 namespace strata {
 
 std::uint64_t checksum(std::span<const std::byte> bytes, std::uint64_t seed) {
   return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
+namespace {
+
+XXH3_state_t* state_at(std::byte* bytes) { return reinterpret_cast<XXH3_state_t*>(bytes); }
+
+}  // namespace
+
+Checksum::Checksum(std::uint64_t seed) {
+  static_assert(sizeof(XXH3_state_t) == kStateBytes && alignof(XXH3_state_t) == 64);
+  new (state_) XXH3_state_t;
+  XXH3_64bits_reset_withSeed(state_at(state_), seed);
+}
+
+void Checksum::add(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(state_at(state_), bytes.data(), bytes.size());
+}
+
+std::uint64_t Checksum::value() const {
+  return XXH3_64bits_digest(reinterpret_cast<const XXH3_state_t*>(state_));
 }
 
 }  // namespace strata

@@ -12,4 +12,16 @@ namespace strata {
 
 std::uint64_t checksum(std::span<const std::byte> bytes, std::uint64_t seed);
 
+// The same of bytes that come in parts.
+class Checksum {
+ public:
+  explicit Checksum(std::uint64_t seed);
+  void add(std::span<const std::byte> bytes);
+  std::uint64_t value() const;
+
+ private:
+  static constexpr std::size_t kStateBytes = 576;  // of XXH3_state_t
+  alignas(64) std::byte state_[kStateBytes];
+};
+
 }  // namespace strata

@@ -18,34 +18,45 @@ inline Access range(const void* array, std::uint64_t begin_elems, std::uint64_t 
 }
 
 template <class Visit>
+void visit_sums(const double* block_sums, const std::uint32_t* nonfinite, std::uint64_t count_elems,
+                Visit& visit) {
+  const std::uint64_t blocks = (count_elems + kBlockElems - 1) / kBlockElems;
+  visit(range(nonfinite, 0, 1, Bytes{sizeof(*nonfinite)}, false));
+  visit(range(nonfinite, 0, 1, Bytes{sizeof(*nonfinite)}, true));
+  visit(range(block_sums, 0, blocks, Bytes{sizeof(*block_sums)}, true));
+}
+
+template <class Visit>
 void visit_op(const AccumulateOp& op, Visit& visit) {
   const Bytes fp32 = size_of(DType::fp32);
   visit(range(op.gradient, 0, op.count_elems, size_of(op.gradient_dtype), false));
   if (!op.overwrite) visit(range(op.accumulator, 0, op.count_elems, fp32, false));
   visit(range(op.accumulator, 0, op.count_elems, fp32, true));
+  if (op.block_sums != nullptr) visit_sums(op.block_sums, op.nonfinite, op.count_elems, visit);
 }
 
 template <class Visit>
 void visit_op(const GradientStatsOp& op, Visit& visit) {
-  const std::uint64_t blocks = (op.count_elems + kBlockElems - 1) / kBlockElems;
   visit(range(op.gradient, 0, op.count_elems, size_of(op.gradient_dtype), false));
-  visit(range(op.nonfinite, 0, 1, Bytes{sizeof(*op.nonfinite)}, false));
-  visit(range(op.nonfinite, 0, 1, Bytes{sizeof(*op.nonfinite)}, true));
-  visit(range(op.block_sums, 0, blocks, Bytes{sizeof(*op.block_sums)}, true));
+  visit_sums(op.block_sums, op.nonfinite, op.count_elems, visit);
 }
 
 template <class Visit>
-void visit_op(const AdamWOp& op, Visit& visit) {
-  const Bytes fp32 = size_of(DType::fp32);
+void visit_op(const UpdateOp& op, Visit& visit) {
   for (const bool writes : {false, true}) {
-    for (const AdamWRun& run : op.runs) {
-      for (const float* state : {op.master, op.moment1, op.moment2}) {
-        visit(range(state, run.begin_elems, run.count_elems, fp32, writes));
+    for (const UpdateRun& run : op.runs) {
+      const auto visit_run = [&](const void* array, DType dtype) {
+        if (array == nullptr) return;
+        visit(range(array, run.begin_elems, run.count_elems, size_of(dtype), writes));
+      };
+      visit_run(op.weights, op.weights_dtype);
+      for (std::size_t k = 0; k < moments_of(op.rule); ++k) {
+        visit_run(op.moments[k], op.moments_dtype);
       }
-      const void* other = writes ? op.param : op.gradient;
-      const DType dtype = writes ? op.param_dtype : op.gradient_dtype;
-      if (other != nullptr) {
-        visit(range(other, run.begin_elems, run.count_elems, size_of(dtype), writes));
+      if (writes) {
+        visit_run(op.param, op.param_dtype);
+      } else {
+        visit_run(op.gradient, op.gradient_dtype);
       }
     }
   }

@@ -28,9 +28,12 @@ constexpr std::array kSections = {
             "every shard over the tiers. Placement never changes the result."},
     Section{"nvme", "The files that hold the `nvme` tier."},
     Section{"precision",
-            "Types of the elements that are gathered and reduced; the optimizer "
-            "always keeps fp32 masters and moments."},
+            "Types of what is gathered, reduced and kept. The arithmetic of sums and updates is "
+            "fp32 whatever they are."},
     Section{"optimizer", "The update rule and the verdict on gradients."},
+    Section{"loss_scale",
+            "The factor on the loss that keeps fp16 gradients from vanishing. The trainer "
+            "multiplies by `Session::loss_scale()`; the update divides it out."},
     Section{"engine", "How much is in flight."},
     Section{"communicator", "How ranks exchange data."},
     Section{"outside", "Bytes of the budgets that Strata does not manage but must leave free."},
@@ -46,6 +49,13 @@ bool is_run_name(std::string_view name) {
   return !name.empty() && name.size() <= 128 && name != "." && name != ".." &&
          name.find_first_not_of(kAllowed) == std::string_view::npos;
 }
+
+bool is_optimizer(std::string_view name) {
+  constexpr std::array kNames = {"adamw"sv, "adam"sv, "sgd"sv, "adagrad"sv, "lion"sv};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+bool is_sgd(const Config& config) { return config.optimizer.name == "sgd"; }
 
 bool is_path(std::string_view path) {
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
@@ -148,36 +158,81 @@ constexpr std::array kKeys = {
     Key{.path = "precision.reduce",
         .field = [](Config& c) -> Field { return &c.precision.reduce; },
         .default_from = "precision.param",
-        .doc = "Type of gradients on the wire between ranks."},
+        .doc = "Type of gradients in the trainer's buffer and on the wire between ranks."},
+    Key{.path = "precision.master",
+        .field = [](Config& c) -> Field { return &c.precision.master; },
+        .doc = "The weights that the optimizer updates: fp32 beside 16-bit parameters, or the "
+               "parameters themselves, which saves 4 bytes for each and loses small updates."},
+    Key{.path = "precision.moments",
+        .field = [](Config& c) -> Field { return &c.precision.moments; },
+        .doc = "Type of the optimizer's moments at rest. bf16 halves them, and second moments "
+               "then stop following gradients when 1 - beta2 is below 1/256."},
     Key{.path = "optimizer.name",
         .field = [](Config& c) -> Field { return &c.optimizer.name; },
-        .rule = {"that names an optimizer: \"adamw\"",
-                 [](const Config& c) { return c.optimizer.name == "adamw"; }},
-        .doc = "The update rule."},
+        .rule = {"that names an optimizer: \"adamw\", \"adam\", \"sgd\", \"adagrad\" or \"lion\"",
+                 [](const Config& c) { return is_optimizer(c.optimizer.name); }},
+        .doc = "The update rule, as PyTorch defines it; lion as its authors do."},
     Key{.path = "optimizer.learning_rate",
         .field = [](Config& c) -> Field { return &c.optimizer.learning_rate; },
         .doc = "Rate of the steps whose program names none in `begin_step`."},
     Key{.path = "optimizer.beta1",
         .field = [](Config& c) -> Field { return &c.optimizer.beta1; },
         .range = kBeta,
-        .doc = "Decay of the first moment per step."},
+        .doc = "Decay of the first moment per step (adamw, adam); weight of it in lion's step."},
     Key{.path = "optimizer.beta2",
         .field = [](Config& c) -> Field { return &c.optimizer.beta2; },
         .range = kBeta,
-        .doc = "Decay of the second moment per step."},
+        .doc = "Decay of the second moment per step (adamw, adam), or of lion's only one."},
     Key{.path = "optimizer.epsilon",
         .field = [](Config& c) -> Field { return &c.optimizer.epsilon; },
         .range = {1e-30, 1},
-        .doc = "Added to the root of the second moment; keeps the division finite in float32."},
+        .doc = "Added to the root of the second moment; keeps the division finite in float32 "
+               "(adamw, adam, adagrad)."},
     Key{.path = "optimizer.weight_decay",
         .field = [](Config& c) -> Field { return &c.optimizer.weight_decay; },
-        .doc = "Decoupled decay: a step multiplies weights by 1 - learning rate x this."},
+        .doc = "adamw, lion: a step multiplies weights by 1 - learning rate x this. The others: "
+               "this x weight is added to the gradient (L2)."},
+    Key{.path = "optimizer.momentum",
+        .field = [](Config& c) -> Field { return &c.optimizer.momentum; },
+        .range = kBeta,
+        .doc = "sgd: decay of the momentum per step. 0: none, and no state for it."},
+    Key{.path = "optimizer.nesterov",
+        .field = [](Config& c) -> Field { return &c.optimizer.nesterov; },
+        .doc = "sgd: Nesterov's momentum."},
     Key{.path = "optimizer.clip_norm",
         .field = [](Config& c) -> Field { return &c.optimizer.clip_norm; },
         .doc = "Largest global gradient norm; larger ones are scaled down to it. 0: no clipping."},
     Key{.path = "optimizer.nonfinite",
         .field = [](Config& c) -> Field { return &c.optimizer.nonfinite; },
         .doc = "A step with an infinite or NaN gradient: leave all states as they are, or fail."},
+    Key{.path = "loss_scale.kind",
+        .field = [](Config& c) -> Field { return &c.loss_scale.kind; },
+        .doc = "`auto` is `dynamic` where `precision.param` or `precision.reduce` is fp16, and "
+               "`none` elsewhere."},
+    Key{.path = "loss_scale.initial",
+        .field = [](Config& c) -> Field { return &c.loss_scale.initial; },
+        .range = {0x1p-64, 0x1p64},
+        .doc = "The static scale, or where the dynamic one begins."},
+    Key{.path = "loss_scale.growth",
+        .field = [](Config& c) -> Field { return &c.loss_scale.growth; },
+        .range = {1, 65536, true},
+        .doc = "Factor by which the dynamic scale grows."},
+    Key{.path = "loss_scale.growth_interval",
+        .field = [](Config& c) -> Field { return &c.loss_scale.growth_interval; },
+        .range = {1, 1e9},
+        .doc = "Steps in a row with finite gradients after which it grows."},
+    Key{.path = "loss_scale.backoff",
+        .field = [](Config& c) -> Field { return &c.loss_scale.backoff; },
+        .range = {1e-6, 0.999999},
+        .doc = "Factor by which it shrinks after a skipped step."},
+    Key{.path = "loss_scale.hysteresis",
+        .field = [](Config& c) -> Field { return &c.loss_scale.hysteresis; },
+        .range = {1, 1000},
+        .doc = "Skipped steps, since it last grew, from which on each one shrinks it."},
+    Key{.path = "loss_scale.minimum",
+        .field = [](Config& c) -> Field { return &c.loss_scale.minimum; },
+        .range = {0x1p-64, 0x1p64},
+        .doc = "It does not shrink below this: a step that would have to is an error."},
     Key{.path = "engine.max_live_units",
         .field = [](Config& c) -> Field { return &c.engine.max_live_units; },
         .range = {1, 1024},
@@ -255,6 +310,17 @@ constexpr std::array kRelations = {
              }},
     Relation{"nvme.write_depth", "not be above \"nvme.queue_depth\"",
              [](const Config& c) { return c.nvme.write_depth <= c.nvme.queue_depth; }},
+    Relation{"precision.moments", "be \"fp32\" or \"bf16\": fp16 cannot hold second moments",
+             [](const Config& c) { return c.precision.moments != DType::fp16; }},
+    Relation{"optimizer.momentum", "be 0 when \"optimizer.name\" is not \"sgd\"",
+             [](const Config& c) { return c.optimizer.momentum == 0 || is_sgd(c); }},
+    Relation{"optimizer.nesterov",
+             "be false when \"optimizer.name\" is not \"sgd\" or \"optimizer.momentum\" is 0",
+             [](const Config& c) {
+               return !c.optimizer.nesterov || (is_sgd(c) && c.optimizer.momentum > 0);
+             }},
+    Relation{"loss_scale.minimum", "not be above \"loss_scale.initial\"",
+             [](const Config& c) { return c.loss_scale.minimum <= c.loss_scale.initial; }},
     Relation{"outside.device", "not be above \"budgets.device\"",
              [](const Config& c) { return c.outside.device <= c.budgets.device; }},
     Relation{"outside.host", "not be above \"budgets.host\"",
@@ -262,6 +328,7 @@ constexpr std::array kRelations = {
 };
 
 constexpr std::array kDTypeWords = {Word<DType>{"bf16", DType::bf16},
+                                    Word<DType>{"fp16", DType::fp16},
                                     Word<DType>{"fp32", DType::fp32}};
 constexpr std::array kScopeWords = {
     Word<Config::BudgetScope>{"per_rank", Config::BudgetScope::per_rank},
@@ -281,6 +348,14 @@ constexpr std::array kDeviceWords = {
 constexpr std::array kAllocatorWords = {
     Word<Config::DeviceAllocator>{"malloc", Config::DeviceAllocator::malloc},
     Word<Config::DeviceAllocator>{"pool", Config::DeviceAllocator::pool}};
+constexpr std::array kMasterWords = {
+    Word<Config::Masters>{"fp32", Config::Masters::fp32},
+    Word<Config::Masters>{"param", Config::Masters::same_as_param}};
+constexpr std::array kLossScaleWords = {
+    Word<Config::LossScaleKind>{"auto", Config::LossScaleKind::automatic},
+    Word<Config::LossScaleKind>{"none", Config::LossScaleKind::none},
+    Word<Config::LossScaleKind>{"static", Config::LossScaleKind::fixed},
+    Word<Config::LossScaleKind>{"dynamic", Config::LossScaleKind::dynamic}};
 constexpr std::array kTierWords = {Word<Tier>{name_of(Tier::device), Tier::device},
                                    Word<Tier>{name_of(Tier::host), Tier::host},
                                    Word<Tier>{name_of(Tier::nvme), Tier::nvme}};
@@ -307,6 +382,10 @@ std::span<const Word<Config::DeviceKind>> words_of(const Config::DeviceKind*) {
 }
 std::span<const Word<Config::DeviceAllocator>> words_of(const Config::DeviceAllocator*) {
   return kAllocatorWords;
+}
+std::span<const Word<Config::Masters>> words_of(const Config::Masters*) { return kMasterWords; }
+std::span<const Word<Config::LossScaleKind>> words_of(const Config::LossScaleKind*) {
+  return kLossScaleWords;
 }
 std::span<const Word<Tier>> words_of(const TierFractions*) { return kTierWords; }
 

@@ -20,7 +20,7 @@ using Field =
     std::variant<Bytes*, double*, unsigned*, bool*, std::string*, std::vector<std::string>*,
                  std::vector<double>*, DType*, Config::BudgetScope*, Config::Nonfinite*,
                  Config::IoBackend*, Config::Verify*, Config::DeviceKind*, Config::DeviceAllocator*,
-                 TierFractions*>;
+                 Config::Masters*, Config::LossScaleKind*, TierFractions*>;
 
 // The interval of a number or of a size in bytes. Infinite `high`: any finite number.
 struct Range {
@@ -85,6 +85,8 @@ std::span<const Word<Config::IoBackend>> words_of(const Config::IoBackend*);
 std::span<const Word<Config::Verify>> words_of(const Config::Verify*);
 std::span<const Word<Config::DeviceKind>> words_of(const Config::DeviceKind*);
 std::span<const Word<Config::DeviceAllocator>> words_of(const Config::DeviceAllocator*);
+std::span<const Word<Config::Masters>> words_of(const Config::Masters*);
+std::span<const Word<Config::LossScaleKind>> words_of(const Config::LossScaleKind*);
 std::span<const Word<Tier>> words_of(const TierFractions*);
 
 double& fraction_of(TierFractions& fractions, Tier tier);

@@ -125,6 +125,7 @@ LinkBytes Session::bytes_moved() const { return impl().bytes_moved(); }
 
 StorageFacts Session::storage_facts() const { return impl().storage_facts(); }
 std::uint64_t Session::completed_steps() const { return impl().completed_steps(); }
+double Session::loss_scale() const { return impl().loss_scale(); }
 Session::LinkFloor Session::byte_floor(std::uint32_t micro_batches) const {
   return impl().byte_floor(micro_batches);
 }

@@ -17,12 +17,26 @@
 
 namespace strata {
 
+UpdateRule update_rule_of(const Config::Optimizer& optimizer) {
+  if (optimizer.name == "sgd") {
+    if (optimizer.momentum == 0) return UpdateRule::sgd;
+    return optimizer.nesterov ? UpdateRule::nesterov : UpdateRule::momentum;
+  }
+  for (const UpdateRule rule : kUpdateRules) {
+    if (name_of(rule) == optimizer.name) return rule;
+  }
+  STRATA_ASSERT(false, "the configuration was checked");
+}
+
 StateTable state_table_for(const Model& model, const Config& config) {
   const bool reduced_twice = std::ranges::any_of(
       model.units(), [](const UnitSpec& unit) { return unit.options.reduces_per_micro_batch > 1; });
-  return adamw_state_table({.param = config.precision.param,
-                            .wire = config.precision.reduce,
-                            .accumulates = reduced_twice || config.engine.max_micro_batches > 1});
+  return make_state_table(update_rule_of(config.optimizer),
+                          {.param = config.precision.param,
+                           .wire = config.precision.reduce,
+                           .accumulates = reduced_twice || config.engine.max_micro_batches > 1,
+                           .fp32_masters = config.precision.master == Config::Masters::fp32,
+                           .moments = config.precision.moments});
 }
 
 std::array<Bytes, kTierCount> budgets_of_rank(const Config& config, std::uint32_t ranks_per_node) {
@@ -42,6 +56,17 @@ std::int64_t in_ns(double seconds) {
 std::vector<std::string> absolute_paths(std::vector<std::string> paths) {
   for (std::string& path : paths) path = std::filesystem::absolute(path).lexically_normal();
   return paths;
+}
+
+// `automatic` said out loud.
+Config::LossScale resolved(const Config& config) {
+  Config::LossScale settings = config.loss_scale;
+  if (settings.kind == Config::LossScaleKind::automatic) {
+    const bool narrow =
+        config.precision.param == DType::fp16 || config.precision.reduce == DType::fp16;
+    settings.kind = narrow ? Config::LossScaleKind::dynamic : Config::LossScaleKind::none;
+  }
+  return settings;
 }
 
 // A sink that is called from several threads, but never by two at once, and that does not throw.
@@ -67,7 +92,8 @@ SessionImpl::SessionImpl(const Model& model, const Config& config, Backends back
       communicator_(std::move(backends.communicator)),
       device_(std::move(backends.device)),
       io_(std::move(backends.block_io)),
-      log_(one_at_a_time(options_.log)) {
+      log_(one_at_a_time(options_.log)),
+      loss_scale_(resolved(config_)) {
   STRATA_ASSERT(communicator_ != nullptr, "a session needs a communicator");
 }
 
@@ -130,6 +156,26 @@ void SessionImpl::open() {
                     .io_retry_ns = in_ns(config_.nvme.retry_s),
                     .io_timeout_ns = in_ns(config_.nvme.timeout_s),
                     .log = log_});
+  if (log_) log_(LogLevel::info, describe_precision());
+}
+
+std::string SessionImpl::describe_precision() const {
+  const StateTable& table = geometry_.table;
+  std::string text = fmt::format(
+      "precision: parameters {}, gradients {} on the wire and {} at rest",
+      name_of(table[kParamKind].dtype), name_of(table.wire), name_of(table[kGradKind].dtype));
+  text += table.has_masters() ? fmt::format(", masters {}", name_of(table[table.master].dtype))
+                              : std::string(", no masters beside the parameters");
+  if (moments_of(table.rule) > 0) {
+    text += fmt::format(", moments {}", name_of(table[table.first_moment].dtype));
+  }
+  text += fmt::format("; {}", name_of(table.rule));
+  if (loss_scale_.scales()) {
+    const bool dynamic = resolved(config_).kind == Config::LossScaleKind::dynamic;
+    text += fmt::format("; loss scale {} {}", dynamic ? "dynamic, from" : "static,",
+                        loss_scale_.value());
+  }
+  return text;
 }
 
 void SessionImpl::make_geometry() {
@@ -212,10 +258,11 @@ void SessionImpl::agree_on_session() {
   Config shared;
   shared.precision = config_.precision;
   shared.optimizer = config_.optimizer;
+  shared.loss_scale = config_.loss_scale;
   shared.engine.max_micro_batches = config_.engine.max_micro_batches;
   const std::uint64_t config_hash = hash_text(0, shared.to_json());
   communicator_->agree(std::as_bytes(std::span(&config_hash, 1)),
-                       "precision, optimizer or engine.max_micro_batches");
+                       "precision, optimizer, loss_scale or engine.max_micro_batches");
 }
 
 TierUsage SessionImpl::usage(Tier tier) const {

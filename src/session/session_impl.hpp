@@ -17,7 +17,8 @@
 #include "memory/budget.hpp"
 #include "memory/extent_store.hpp"
 #include "memory/range_allocator.hpp"
-#include "optim/adamw.hpp"
+#include "optim/loss_scale.hpp"
+#include "optim/optimizer.hpp"
 #include "plan/pattern.hpp"
 #include "strata/session.hpp"
 
@@ -67,6 +68,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   const Config& config() const { return config_; }
   const MemoryPlan& memory_plan() const { return plan_; }
   std::uint64_t completed_steps() const { return completed_steps_; }
+  double loss_scale() const { return loss_scale_.value(); }
 
  private:
   struct StepState {
@@ -90,6 +92,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   void make_geometry();
   void allocate();
   void agree_on_session();
+  std::string describe_precision() const;
 
   // Runs `call`, and on a fatal Error fails the session and tells the peers.
   template <class Call>
@@ -110,6 +113,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   }
   Verdict agree_on_verdict(const LocalVerdict& local);
   void apply_update(const Verdict& verdict, double gradient_factor);
+  void follow_loss_scale(bool skipped);
   void find_coefficients(const Verdict& verdict, double gradient_factor);
   KindId kind_named(const std::string& name) const;
   std::uint64_t hash_kind(UnitId unit, KindId kind);
@@ -122,6 +126,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::unique_ptr<BlockIo> io_;
   const LogSink log_;
   SteadyClock clock_;
+  LossScale loss_scale_;
 
   StateGeometry geometry_;
   MemoryPlan plan_;
@@ -136,9 +141,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::vector<std::uint64_t> first_tensor_;    // by unit: global index of its first tensor
   std::vector<std::uint64_t> tensor_updates_;  // by global tensor index
   std::uint64_t completed_steps_ = 0;
-  bool applying_update_ = false;                                // the states are between two steps
-  std::vector<bool> initialized_;                               // by unit
-  std::vector<std::optional<AdamWCoefficients>> coefficients_;  // by global tensor index
+  bool applying_update_ = false;                                 // the states are between two steps
+  std::vector<bool> initialized_;                                // by unit
+  std::vector<std::optional<UpdateCoefficients>> coefficients_;  // by global tensor index
   std::vector<UnitId> update_order_;
   StepState step_;
   PatternBook patterns_;

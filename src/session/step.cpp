@@ -38,6 +38,8 @@ std::uint64_t hash_of(const StepOptions& options) {
   for (const GroupRates& rates : options.groups) {
     hash = rng::at(hash, std::bit_cast<std::uint64_t>(rates.learning_rate));
     hash = rng::at(hash, std::bit_cast<std::uint64_t>(rates.weight_decay));
+    hash = rng::at(hash, std::bit_cast<std::uint64_t>(rates.beta1.value_or(-1)));
+    hash = rng::at(hash, std::bit_cast<std::uint64_t>(rates.beta2.value_or(-1)));
   }
   return hash;
 }
@@ -306,17 +308,21 @@ void SessionImpl::find_coefficients(const Verdict& verdict, double gradient_fact
       const GroupRates rates = step_.options.groups.empty()
                                    ? GroupRates{optimizer.learning_rate, optimizer.weight_decay}
                                    : step_.options.groups[tensors[t].group];
-      coefficients_[index] =
-          adamw_coefficients({rates.learning_rate, rates.weight_decay, optimizer.beta1,
-                              optimizer.beta2, optimizer.epsilon},
-                             ++tensor_updates_[index], gradient_factor);
+      const Hyperparameters hyperparameters{.learning_rate = rates.learning_rate,
+                                            .weight_decay = rates.weight_decay,
+                                            .beta1 = rates.beta1.value_or(optimizer.beta1),
+                                            .beta2 = rates.beta2.value_or(optimizer.beta2),
+                                            .epsilon = optimizer.epsilon,
+                                            .momentum = optimizer.momentum};
+      coefficients_[index] = coefficients_of(geometry_.table.rule, hyperparameters,
+                                             ++tensor_updates_[index], gradient_factor);
     }
   }
 }
 
 void SessionImpl::apply_update(const Verdict& verdict, double gradient_factor) {
   find_coefficients(verdict, gradient_factor);
-  const auto find_runs = [this](std::uint32_t s, const Tile& tile, std::vector<AdamWRun>& runs) {
+  const auto find_runs = [this](std::uint32_t s, const Tile& tile, std::vector<UpdateRun>& runs) {
     const Segment& segment = geometry_.layout.segments[s];
     for_each_tensor_part(segment, geometry_.rank, tile.begin_elems,
                          tile.begin_elems + tile.count_elems, [&](const TensorPart& part) {
@@ -331,10 +337,27 @@ void SessionImpl::apply_update(const Verdict& verdict, double gradient_factor) {
   engine_->update(update_order_, find_runs);
 }
 
+void SessionImpl::follow_loss_scale(bool skipped) {
+  const double before = loss_scale_.value();
+  if (!skipped) {
+    loss_scale_.succeeded();
+  } else if (!loss_scale_.overflowed()) {
+    throw Error(ErrorCode::numerics,
+                fmt::format("a gradient of step {} is not finite although the loss scale is at its "
+                            "minimum of {}; the weights are those of the step before",
+                            completed_steps_ + 1, before));
+  }
+  if (log_ && loss_scale_.value() != before) {
+    log_(LogLevel::info, fmt::format("loss scale {} from step {} on", loss_scale_.value(),
+                                     completed_steps_ + (skipped ? 1 : 2)));
+  }
+}
+
 StepResult SessionImpl::end_step() {
   return guarded([&] {
     require_step(true, "end");
     StepResult result;
+    result.loss_scale = loss_scale_.value();
     agree({CallKind::end_step, {}});
     step_.active = false;
     LocalVerdict local;
@@ -352,7 +375,7 @@ StepResult SessionImpl::end_step() {
         const Stopwatch watch(clock_, step_.seconds.verdict);
         verdict = agree_on_verdict(local);
       }
-      const double scale = step_.options.gradient_scale;
+      const double scale = step_.options.gradient_scale / result.loss_scale;
       result.grad_norm = std::sqrt(verdict.sum_of_squares) * std::abs(scale);
       result.skipped = verdict.nonfinite || !std::isfinite(result.grad_norm);
       if (result.skipped && config_.optimizer.nonfinite == Config::Nonfinite::abort) {
@@ -361,6 +384,7 @@ StepResult SessionImpl::end_step() {
                                 "\"abort\"); the weights are those of the step before",
                                 completed_steps_ + 1));
       }
+      follow_loss_scale(result.skipped);
       if (!result.skipped) {
         const Stopwatch watch(clock_, step_.seconds.update);
         result.clip_factor = clip_factor(result.grad_norm, config_.optimizer.clip_norm);

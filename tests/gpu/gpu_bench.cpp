@@ -78,17 +78,16 @@ class Bench {
   void send() { device_.copy(up_, piece(0), from_.data(), size_, CopyKind::host_to_device); }
   void fetch() { device_.copy(down_, to_.data(), piece(1), size_, CopyKind::device_to_host); }
   void update(int times) {
-    const AdamWCoefficients coefficients{.step_size = 1e-4F};
+    const UpdateCoefficients coefficients{.step = 1e-4F};
     for (int i = 0; i < times; ++i) {
-      device_.element_op(compute_, AdamWOp{.gradient = piece(2),
-                                           .gradient_dtype = DType::bf16,
-                                           .master = reinterpret_cast<float*>(piece(3)),
-                                           .moment1 = reinterpret_cast<float*>(piece(4)),
-                                           .moment2 = reinterpret_cast<float*>(piece(5)),
-                                           .param = piece(6),
-                                           .param_dtype = DType::bf16,
-                                           .count_elems = count(),
-                                           .runs = {{0, count(), coefficients}}});
+      device_.element_op(compute_, UpdateOp{.gradient = piece(2),
+                                            .gradient_dtype = DType::bf16,
+                                            .weights = piece(3),
+                                            .moments = {piece(4), piece(5)},
+                                            .param = piece(6),
+                                            .param_dtype = DType::bf16,
+                                            .count_elems = count(),
+                                            .runs = {{0, count(), coefficients}}});
     }
   }
   void sum() {

@@ -119,17 +119,18 @@ void LocalGpt::apply(float gradient_factor, double learning_rate, double weight_
   ++steps_;
   const auto t = static_cast<double>(steps_);
   for (auto& [name, tensor] : tensors_) {
-    AdamWCoefficients c;
-    c.gradient_factor = gradient_factor;
-    c.decay_factor = static_cast<float>(1 - learning_rate * (tensor.decays ? weight_decay : 0));
-    c.step_size = static_cast<float>(learning_rate / (1 - std::pow(double{c.beta1}, t)));
-    c.second_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(double{c.beta2}, t)));
-    AdamWOp op;
+    UpdateCoefficients c;
+    constexpr double kBeta1 = 0.9;
+    constexpr double kBeta2 = 0.999;
+    c.factor = gradient_factor;
+    c.decay = static_cast<float>(learning_rate * (tensor.decays ? weight_decay : 0));
+    c.step = static_cast<float>(learning_rate / (1 - std::pow(kBeta1, t)));
+    c.second_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(kBeta2, t)));
+    UpdateOp op;
     op.gradient = tensor.gradient.data();
     op.gradient_dtype = dtypes_.gradients;
-    op.master = reinterpret_cast<float*>(tensor.weight.data());
-    op.moment1 = tensor.moment1.data();
-    op.moment2 = tensor.moment2.data();
+    op.weights = tensor.weight.data();
+    op.moments = {tensor.moment1.data(), tensor.moment2.data()};
     op.count_elems = tensor.count;
     op.runs.push_back({0, tensor.count, c});
     run_on_host(op);

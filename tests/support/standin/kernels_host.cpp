@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "cuda/kernel_bodies.hpp"
+#include "base/element_bodies.hpp"
 #include "ports/element_accesses.hpp"
 #include "support/standin/standin.hpp"
 
@@ -19,6 +19,9 @@ using test::standin::host_view;
 AccumulateOp on_host(AccumulateOp op) {
   op.accumulator = host_view(op.accumulator);
   op.gradient = host_view(op.gradient);
+  if (op.block_sums == nullptr) return op;
+  op.block_sums = host_view(op.block_sums);
+  op.nonfinite = host_view(op.nonfinite);
   return op;
 }
 
@@ -28,11 +31,10 @@ ConvertOp on_host(ConvertOp op) {
   return op;
 }
 
-AdamWOp on_host(AdamWOp op) {
+UpdateOp on_host(UpdateOp op) {
   op.gradient = host_view(op.gradient);
-  op.master = host_view(op.master);
-  op.moment1 = host_view(op.moment1);
-  op.moment2 = host_view(op.moment2);
+  op.weights = host_view(op.weights);
+  for (std::size_t k = 0; k < moments_of(op.rule); ++k) op.moments[k] = host_view(op.moments[k]);
   if (op.param != nullptr) op.param = host_view(op.param);
   return op;
 }
@@ -45,7 +47,7 @@ GradientStatsOp on_host(GradientStatsOp op) {
 }
 
 void run(const GradientStatsOp& op) {
-  with_block_sums(op, [](const auto& body, std::uint64_t blocks) {
+  element::with_block_sums(op, [](const auto& body, std::uint64_t blocks) {
     for (std::uint64_t block = 0; block < blocks; ++block) {
       std::array<double, element::kSumLanes> lanes{};
       std::uint32_t bad = 0;
@@ -59,11 +61,18 @@ void run(const GradientStatsOp& op) {
 }
 
 template <class Op>
-void run(const Op& op) {
-  for_each_body(op, [](const auto& body, std::uint64_t count) {
-    for (std::uint64_t i = 0; i < count; ++i) body(i);
+void run_bodies(const Op& op) {
+  element::for_each_body(op, [](const auto& body, std::uint64_t begin, std::uint64_t end) {
+    for (std::uint64_t i = begin; i < end; ++i) body(i);
   });
 }
+
+void run(const AccumulateOp& op) {
+  run_bodies(op);
+  run(element::sums_of(op));
+}
+void run(const UpdateOp& op) { run_bodies(op); }
+void run(const ConvertOp& op) { run_bodies(op); }
 
 }  // namespace
 

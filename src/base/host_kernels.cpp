@@ -1,0 +1,270 @@
+#include "base/host_kernels.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "base/check.hpp"
+#include "base/element.hpp"
+#include "base/element_bodies.hpp"
+
+// Compiled once for each target by <hwy/foreach_target.h> (Google Highway, "quick reference").
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "base/host_kernels.cpp"
+#include <hwy/foreach_target.h>
+// The order matters to Highway.
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace strata::host_kernels::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+#define STRATA_RULE HWY_INLINE
+#include "base/update_rules-inl.hpp"
+#undef STRATA_RULE
+
+using Floats = hn::ScalableTag<float>;
+using Vector = hn::Vec<Floats>;
+
+struct VectorMath {
+  static HWY_INLINE Vector fma(Vector a, Vector b, Vector c) { return hn::MulAdd(a, b, c); }
+  static HWY_INLINE Vector fms(Vector a, Vector b, Vector c) { return hn::MulSub(a, b, c); }
+  static HWY_INLINE Vector fnma(Vector a, Vector b, Vector c) { return hn::NegMulAdd(a, b, c); }
+  static HWY_INLINE Vector sqrt(Vector a) { return hn::Sqrt(a); }
+  static HWY_INLINE Vector sign(Vector a) {
+    const Floats d;
+    const Vector zero = hn::Zero(d);
+    return hn::IfThenElse(hn::Gt(a, zero), hn::Set(d, 1.0F),
+                          hn::IfThenElseZero(hn::Lt(a, zero), hn::Set(d, -1.0F)));
+  }
+};
+
+// A vector of D's lanes of floats from what rests at `from`.
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const float* from) {
+  return hn::LoadU(d, from);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const element::Bf16* from) {
+  const hn::Rebind<std::uint16_t, D> narrow;
+  const hn::Rebind<std::uint32_t, D> wide;
+  const auto bits = hn::LoadU(narrow, reinterpret_cast<const std::uint16_t*>(from));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, bits)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const element::Fp16* from) {
+  const hn::Rebind<hwy::float16_t, D> narrow;
+  return hn::PromoteTo(d, hn::LoadU(narrow, reinterpret_cast<const hwy::float16_t*>(from)));
+}
+
+HWY_INLINE void store(Vector value, float* to) { hn::StoreU(value, Floats(), to); }
+
+// element::from_float<Bf16>() of each lane.
+HWY_INLINE void store(Vector value, element::Bf16* to) {
+  const hn::Rebind<std::uint32_t, Floats> wide;
+  const hn::Rebind<std::int32_t, Floats> signed_wide;
+  const hn::Rebind<std::uint16_t, Floats> narrow;
+  const auto bits = hn::BitCast(wide, value);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(wide, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(wide, 0x7FFF)), odd));
+  const auto quiet_nan = hn::Or(high, hn::Set(wide, 0x40));
+  const auto is_nan = hn::RebindMask(wide, hn::IsNaN(value));
+  const auto result = hn::IfThenElse(is_nan, quiet_nan, rounded);
+  hn::StoreU(hn::DemoteTo(narrow, hn::BitCast(signed_wide, result)), narrow,
+             reinterpret_cast<std::uint16_t*>(to));
+}
+
+HWY_INLINE void store(Vector value, element::Fp16* to) {
+  const hn::Rebind<hwy::float16_t, Floats> narrow;
+  hn::StoreU(hn::DemoteTo(narrow, value), narrow, reinterpret_cast<hwy::float16_t*>(to));
+}
+
+struct NoParam {};
+HWY_INLINE void store(Vector, NoParam*) {}
+
+HWY_INLINE Coefficients<Vector> broadcast(const UpdateCoefficients& c) {
+  const Floats d;
+  return {hn::Set(d, c.factor), hn::Set(d, c.decay),       hn::Set(d, c.blend1),
+          hn::Set(d, c.blend2), hn::Set(d, c.momentum),    hn::Set(d, c.epsilon),
+          hn::Set(d, c.step),   hn::Set(d, c.second_scale)};
+}
+
+// Elements [begin, end), which one run covers.
+template <class Rule, class G, class W, class M, class P>
+void update_run(const UpdateOp& op, const UpdateRun& run, std::uint64_t begin, std::uint64_t end) {
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
+  const Coefficients<Vector> coefficients = broadcast(run.coefficients);
+  const auto* HWY_RESTRICT gradient = static_cast<const G*>(op.gradient);
+  auto* HWY_RESTRICT weights = static_cast<W*>(op.weights);
+  auto* HWY_RESTRICT param = static_cast<P*>(op.param);
+  M* moments[] = {static_cast<M*>(op.moments[0]), static_cast<M*>(op.moments[1])};
+  std::uint64_t i = begin;
+  for (; i + lanes <= end; i += lanes) {
+    Vector w = load(d, weights + i);
+    Vector m[Rule::kMoments + 1];
+    for (std::size_t k = 0; k < Rule::kMoments; ++k) m[k] = load(d, moments[k] + i);
+    Rule::template update<VectorMath>(load(d, gradient + i), w, m, coefficients);
+    store(w, weights + i);
+    for (std::size_t k = 0; k < Rule::kMoments; ++k) store(m[k], moments[k] + i);
+    store(w, param + i);
+  }
+  element::with_rule(op.rule, [&]<class Scalar>(Scalar*) {
+    const element::UpdateBody<Scalar> rest{element::arrays_of(op),
+                                           element::coefficients_of(run.coefficients)};
+    for (; i < end; ++i) rest(i);
+  });
+}
+
+template <class Rule, class G, class W, class M, class P>
+void update_runs(const UpdateOp& op, std::uint64_t begin, std::uint64_t end) {
+  for (const UpdateRun& run : op.runs) {
+    const std::uint64_t first = std::max(begin, run.begin_elems);
+    const std::uint64_t last = std::min(end, run.begin_elems + run.count_elems);
+    if (first < last) update_run<Rule, G, W, M, P>(op, run, first, last);
+  }
+}
+
+// What weights and parameters can be: fp32 masters beside 16-bit parameters, or one array.
+template <class Rule, class G, class M>
+void with_weights(const UpdateOp& op, std::uint64_t begin, std::uint64_t end) {
+  if (op.param == nullptr) {
+    element::with_type(op.weights_dtype,
+                       [&]<class W>(W*) { update_runs<Rule, G, W, M, NoParam>(op, begin, end); });
+  } else if (op.param_dtype == DType::fp16) {
+    update_runs<Rule, G, float, M, element::Fp16>(op, begin, end);
+  } else {
+    update_runs<Rule, G, float, M, element::Bf16>(op, begin, end);
+  }
+}
+
+void update(const UpdateOp& op, std::uint64_t begin, std::uint64_t end) {
+  with_rule(op.rule, [&]<class Rule>(Rule*) {
+    element::with_type(op.gradient_dtype, [&]<class G>(G*) {
+      if (Rule::kMoments > 0 && op.moments_dtype == DType::bf16) {
+        with_weights<Rule, G, element::Bf16>(op, begin, end);
+      } else {
+        with_weights<Rule, G, float>(op, begin, end);
+      }
+    });
+  });
+}
+
+// The canonical sum of a block: lane sums side by side, as element::lane_sum() orders them. Squares
+// of floats are exact in fp64, so that a fused multiply-add rounds as its parts do.
+template <class G>
+double block_sum(const G* HWY_RESTRICT gradient, std::uint64_t count, std::uint32_t& nonfinite) {
+  using Doubles = hn::ScalableTag<double>;
+  using Singles = hn::Rebind<float, Doubles>;
+  using Bits = hn::Rebind<std::int32_t, Doubles>;
+  const Doubles d;
+  const Singles singles;
+  const Bits bits;
+  constexpr std::size_t kLanes = element::kSumLanes;
+  constexpr std::size_t kWidth = hn::MaxLanes(Doubles());
+  constexpr std::size_t kVectors = kLanes / kWidth;
+  hn::Vec<Doubles> sums[kVectors];
+  for (auto& sum : sums) sum = hn::Zero(d);
+  auto largest = hn::Zero(bits);  // magnitude, as an integer: inf and NaN are above all others
+  const auto magnitude = hn::Set(bits, 0x7FFFFFFF);
+  const std::uint64_t whole = count / kLanes * kLanes;
+  for (std::uint64_t i = 0; i < whole; i += kLanes) {
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto g = load(singles, gradient + i + v * kWidth);
+      largest = hn::Max(largest, hn::And(hn::BitCast(bits, g), magnitude));
+      const auto wide = hn::PromoteTo(d, g);
+      sums[v] = hn::MulAdd(wide, wide, sums[v]);
+    }
+  }
+  alignas(64) double lanes[kLanes];
+  for (std::size_t v = 0; v < kVectors; ++v) hn::Store(sums[v], d, lanes + v * kWidth);
+  alignas(64) std::int32_t magnitudes[kWidth];
+  hn::Store(largest, bits, magnitudes);
+  for (const std::int32_t one : magnitudes) nonfinite |= one >= 0x7F800000 ? 1U : 0U;
+  for (std::uint64_t i = whole; i < count; ++i) {
+    const float g = element::to_float(gradient[i]);
+    nonfinite |= element::is_nonfinite(g) ? 1U : 0U;
+    lanes[i - whole] += static_cast<double>(g) * static_cast<double>(g);
+  }
+  return element::fold_lanes(lanes);
+}
+
+void sum(const GradientStatsOp& op) {
+  element::with_type(op.gradient_dtype, [&]<class G>(G*) {
+    const auto* gradient = static_cast<const G*>(op.gradient);
+    for (std::uint64_t begin = 0; begin < op.count_elems; begin += kBlockElems) {
+      const std::uint64_t count = std::min(kBlockElems, op.count_elems - begin);
+      op.block_sums[begin / kBlockElems] = block_sum(gradient + begin, count, *op.nonfinite);
+    }
+  });
+}
+
+template <class G>
+void add(float* HWY_RESTRICT to, const G* HWY_RESTRICT gradient, std::uint64_t count,
+         bool overwrite) {
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::uint64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const Vector g = load(d, gradient + i);
+    store(overwrite ? g : hn::Add(hn::LoadU(d, to + i), g), to + i);
+  }
+  const element::AccumulateBody<G> rest{to, gradient, overwrite};
+  for (; i < count; ++i) rest(i);
+}
+
+// Block by block, so that the sums find what was added in the cache.
+void accumulate(const AccumulateOp& op) {
+  element::with_type(op.gradient_dtype, [&]<class G>(G*) {
+    const auto* gradient = static_cast<const G*>(op.gradient);
+    for (std::uint64_t begin = 0; begin < op.count_elems; begin += kBlockElems) {
+      const std::uint64_t count = std::min(kBlockElems, op.count_elems - begin);
+      float* const to = op.accumulator + begin;
+      add(to, gradient + begin, count, op.overwrite);
+      if (op.block_sums == nullptr) continue;
+      op.block_sums[begin / kBlockElems] = block_sum(to, count, *op.nonfinite);
+    }
+  });
+}
+
+std::string_view instruction_set() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace strata::host_kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace strata::host_kernels {
+
+HWY_EXPORT(update);
+HWY_EXPORT(accumulate);
+HWY_EXPORT(sum);
+HWY_EXPORT(instruction_set);
+
+void update(const UpdateOp& op, std::uint64_t begin_elems, std::uint64_t end_elems) {
+  HWY_DYNAMIC_DISPATCH(update)(op, begin_elems, end_elems);
+}
+
+void accumulate(const AccumulateOp& op) { HWY_DYNAMIC_DISPATCH(accumulate)(op); }
+
+void sum(const GradientStatsOp& op) { HWY_DYNAMIC_DISPATCH(sum)(op); }
+
+std::string_view instruction_set() { return HWY_DYNAMIC_DISPATCH(instruction_set)(); }
+
+void for_each_instruction_set(void (*body)(std::string_view name)) {
+  const std::uint32_t all = static_cast<std::uint32_t>(hwy::SupportedTargets() & HWY_TARGETS);
+  for (std::uint32_t rest = all; rest != 0; rest &= rest - 1) {
+    hwy::SetSupportedTargetsForTest(rest & (~rest + 1));
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    body(instruction_set());
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+}  // namespace strata::host_kernels
+
+#endif  // HWY_ONCE
