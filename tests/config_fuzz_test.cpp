@@ -28,7 +28,7 @@ std::string valid_text(Draws& draws) {
   config.nvme.directories = {"/mnt/a", "/mnt/\xC3\xBC \"b\""};
   config.placement.optimizer = {0.25, 0.25, 0.5};
   config.engine.tile = Bytes{(256_KiB).value << draws.below(8)};
-  config.engine.workers = 1 + static_cast<unsigned>(draws.below(256));
+  config.engine.workers = static_cast<unsigned>(draws.below(257));
   config.optimizer.learning_rate = 1.0 / static_cast<double>(1 + draws.below(1'000'000));
   return config.to_json();
 }

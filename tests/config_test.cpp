@@ -1,5 +1,6 @@
 #include "strata/config.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -227,9 +228,9 @@ TEST(Config, WrongTypesSayWhatIsExpectedAndFound) {
        "strata.json:1:27: \"nvme.directories\" must be an array of strings of different, "
        "non-empty paths without control characters; found an object"},
       {R"({"engine": {"workers": 2.0}})",
-       "strata.json:1:24: \"engine.workers\" must be a whole number from 1 to 256; found 2.0"},
+       "strata.json:1:24: \"engine.workers\" must be a whole number from 0 to 256; found 2.0"},
       {R"({"engine": {"workers": 4294967297}})",
-       "strata.json:1:24: \"engine.workers\" must be a whole number from 1 to 256; "
+       "strata.json:1:24: \"engine.workers\" must be a whole number from 0 to 256; "
        "found 4294967297"},
       {R"({"optimizer": {"learning_rate": "3e-4"}})",
        "strata.json:1:33: \"optimizer.learning_rate\" must be a number of at least 0; "
@@ -251,8 +252,8 @@ TEST(Config, WrongTypesSayWhatIsExpectedAndFound) {
 
 TEST(Config, ValuesOutOfRangeAreRefused) {
   expect_messages({
-      {"{\"engine\":\n{\"workers\": 0}}",
-       "strata.json:2:13: \"engine.workers\" must be a whole number from 1 to 256; found 0"},
+      {"{\"engine\":\n{\"workers\": 257}}",
+       "strata.json:2:13: \"engine.workers\" must be a whole number from 0 to 256; found 257"},
       {R"({"optimizer": {"beta1": 1}})",
        "strata.json:1:25: \"optimizer.beta1\" must be a number from 0 to 0.999999; found 1"},
       {R"({"optimizer": {"beta2": -0.1}})",
@@ -273,8 +274,8 @@ TEST(Config, ValuesOutOfRangeAreRefused) {
        "\"adamw\", \"adam\", \"sgd\", \"adagrad\" or \"lion\"; found \"adafactor\""},
       {R"({"placement": {"grad": {"device": 0.5, "host": 0.4}}})",
        "strata.json:1:24: \"placement.grad\" must be \"device\", \"host\" or \"nvme\", or an "
-       "object of fractions from 0 to 1 whose sum is 1 such as {\"host\": 0.25, \"nvme\": 0.75}; "
-       "found {\"device\":0.5,\"host\":0.4,\"nvme\":0.0}"},
+       "object of fractions from 0 to 1 whose sum is 1 such as {\"host\": 0.25, \"nvme\": 0.75} "
+       "(or \"auto\"); found {\"device\":0.5,\"host\":0.4,\"nvme\":0.0}"},
       {R"({"nvme": {"directories": ["/a", "/a"]}})",
        "strata.json:1:26: \"nvme.directories\" must be an array of strings of different, "
        "non-empty paths without control characters; found [\"/a\",\"/a\"]"},
@@ -447,6 +448,19 @@ TEST(Config, ToJsonRefusesWhatJsonCannotHold) {
   Config config;
   config.nvme.directories = {"/mnt/\xFF"};
   EXPECT_THAT(error_of([&] { (void)config.to_json(); }), HasSubstr("not UTF-8"));
+}
+
+TEST(Config, OnlyGradientsMayRestWhereTheBudgetsSay) {
+  const Config config = Config::from_json(R"({"placement": {"grad": "auto"}})", "strata.json");
+  EXPECT_TRUE(config.placement.grad.automatic);
+  EXPECT_EQ(Config::from_json(config.to_json(), "again"), config);
+  for (const char* kind : {"param", "optimizer"}) {
+    EXPECT_THAT(error_of([&] {
+                  Config::from_json(fmt::format(R"({{"placement": {{"{}": "auto"}}}})", kind),
+                                    "strata.json");
+                }),
+                HasSubstr("only \"placement.grad\" may be \"auto\""));
+  }
 }
 
 TEST(Config, ValidateFindsWhatCodeSetWrong) {

@@ -17,9 +17,9 @@ strata_gpu_test(gpu_conformance_test
                         support/gpu_machine.cpp
                 LINK strata strata_test_support strata_cpu strata_base)
 strata_gpu_test(gpu_session_test
-            SOURCES session_test.cpp seeded_session_test.cpp gpu/gpu_placement_test.cpp
-                    support/gpu_machine.cpp
-                    support/toy_program.cpp
+            SOURCES session_test.cpp session_update_test.cpp seeded_session_test.cpp
+                    gpu/gpu_placement_test.cpp support/gpu_machine.cpp support/toy_program.cpp
+                    support/toy_runs.cpp
             LINK strata strata_test_support strata_cpu strata_self strata_posix strata_files
                  strata_base)
 add_executable(gpu_bench gpu/gpu_bench.cpp)

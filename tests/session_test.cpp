@@ -10,54 +10,13 @@
 
 #include "support/in_process_ranks.hpp"
 #include "support/simulated_disk.hpp"
-#include "support/test_machine.hpp"
-#include "support/toy_program.hpp"
+#include "support/toy_runs.hpp"
 
 namespace strata::test {
 namespace {
 
 using SessionAlone = TestOnMachine<1>;
 using SessionRanks = TestOnMachine<4>;
-
-Backends backends_on(TestMachine& machine, Rank rank, const Config& config) {
-  Backends backends = machine.backends(rank, config);
-  backends.block_io = std::make_unique<SimulatedDisk>(
-      SimulatedDisk::Options{.delivery = SimulatedDisk::Delivery::background});
-  return backends;
-}
-
-ToyResult run_alone(const ToyOptions& options, const Config& config,
-                    const std::function<void(Session&)>& inspect = {}) {
-  TestMachine machine(1, options.seed);
-  return run_toy(options, config, backends_on(machine, Rank{0}, config), inspect);
-}
-
-// Rank 0's result; all ranks' hashes are asserted equal.
-ToyResult run_on_ranks(std::uint32_t ranks, const ToyOptions& options, const Config& config) {
-  TestMachine machine(ranks, options.seed);
-  std::vector<ToyResult> results(ranks);
-  run_ranks(ranks, [&](Rank rank, Communicator&) {
-    results[rank.value] = run_toy(options, config, backends_on(machine, rank, config));
-  });
-  for (const ToyResult& result : results) {
-    EXPECT_EQ(result.states_hash, results[0].states_hash);
-    for (std::size_t s = 0; s < result.steps.size(); ++s) {
-      const double norm = results[0].steps[s].grad_norm;
-      EXPECT_TRUE(result.steps[s].grad_norm == norm || std::isnan(norm));
-    }
-  }
-  return results[0];
-}
-
-struct Placed {
-  const char* name;
-  TierFractions param, grad, optimizer;
-};
-constexpr Placed kPlacements[] = {
-    {"device", kDevice, kDevice, kDevice}, {"host", kHost, kHost, kHost},
-    {"nvme", kNvme, kNvme, kNvme},         {"optimizer on nvme", kHost, kHost, kNvme},
-    {"mixed", kMixed, kMixed, kMixed},     {"crossed", kNvme, kDevice, kMixed},
-};
 
 TEST_F(SessionAlone, PlacementNeverChangesTheResult) {
   for (const std::uint32_t ranks : {1U, 2U, 4U}) {

@@ -381,7 +381,7 @@ TEST_F(BadInputs, AreRefusedInOneLineWithTheRightExitCode) {
       {"no json", {"--data", "TEXT", "--config", "text"}, 2, "text:1:"},
       {"config key", {"--data", "TEXT", "--config", R"(CONFIG:{"budgest": {}})"}, 2, "budgets"},
       {"config value",
-       {"--data", "TEXT", "--config", R"(CONFIG:{"engine": {"workers": 0}})"},
+       {"--data", "TEXT", "--config", R"(CONFIG:{"engine": {"workers": 257}})"},
        2,
        "engine.workers"},
       {"small budget",

@@ -26,7 +26,7 @@ misspelt:
 
 ```
 strata.json:3:5: unknown key "budgets.devcie"; did you mean "budgets.device"?
-strata.json:7:19: "engine.workers" must be a whole number from 1 to 256; found 0
+strata.json:7:19: "engine.workers" must be a whole number from 0 to 256; found 257
 ```
 
 A size is a string of a number and a unit, `"64MiB"`, `"1.5GiB"`, `"512KiB"` (powers of 1024) or

@@ -25,10 +25,12 @@ std::string usage_text(const strata::Session& session) {
 void Progress::show_step(const StepRecord& record, std::uint64_t step, std::uint64_t steps,
                          std::uint64_t tokens_per_step, const strata::Session& session) {
   std::string line =
-      fmt::format("step {:>{}}/{}  loss {:.4f}  norm {:.3g}{}  lr {:.2e}  {:.0f} tokens/s{}", step,
-                  fmt::formatted_size("{}", steps), steps, record.loss, record.grad_norm,
-                  record.skipped ? " skipped" : "", record.learning_rate,
-                  static_cast<double>(tokens_per_step) / record.seconds, usage_text(session));
+      fmt::format("step {:>{}}/{}  loss {:.4f}  norm {:.3g}{}{}  lr {:.2e}  {:.0f} tokens/s{}",
+                  step, fmt::formatted_size("{}", steps), steps, record.loss, record.grad_norm,
+                  record.skipped ? " skipped" : "",
+                  record.loss_scale == 1 ? "" : fmt::format("  scale {:g}", record.loss_scale),
+                  record.learning_rate, static_cast<double>(tokens_per_step) / record.seconds,
+                  usage_text(session));
   if (!redraws_) {
     output_.write(line + "\n");
     return;

@@ -16,6 +16,7 @@ struct StepRecord {
   double loss = 0;  // mean over the tokens of all ranks
   double grad_norm = 0;
   double learning_rate = 0;
+  double loss_scale = 1;
   bool skipped = false;
   double seconds = 0;          // from the first batch to the agreed loss
   double compute_seconds = 0;  // for which the compute stream was busy

@@ -99,6 +99,7 @@ class Run {
   }
 
   RunRecord train(const OsCounters& os_at_open) {
+    if (is_first_) progress_.say(session_.precision_text());
     trainer_.initialize_weights();
     bool stop = agree(session_.communicator(), 0).stop;
     for (std::uint64_t step = 0; step < options_.steps && !stop; ++step) {
@@ -131,6 +132,7 @@ class Run {
     record_.steps.push_back({.loss = agreed.loss_sum / static_cast<double>(record_.tokens_per_step),
                              .grad_norm = report.result.grad_norm,
                              .learning_rate = rate,
+                             .loss_scale = report.result.loss_scale,
                              .skipped = report.result.skipped,
                              .seconds = seconds_since(begin),
                              .compute_seconds = report.compute_seconds,

@@ -75,6 +75,7 @@ Json run_json(const RunRecord& run) {
   json["loss_last"] = run.steps.empty() ? Json() : Json(run.steps.back().loss);
   json["losses"] = column(run.steps, [](const StepRecord& step) { return step.loss; });
   json["grad_norms"] = column(run.steps, [](const StepRecord& step) { return step.grad_norm; });
+  json["loss_scales"] = column(run.steps, [](const StepRecord& step) { return step.loss_scale; });
   json["learning_rates"] =
       column(run.steps, [](const StepRecord& step) { return step.learning_rate; });
   json["step_seconds"] = column(run.steps, [](const StepRecord& step) { return step.seconds; });

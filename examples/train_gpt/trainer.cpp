@@ -197,11 +197,14 @@ Trainer::StepReport Trainer::step(std::uint64_t index, std::vector<strata::Group
   const std::uint64_t tokens_of_step =
       options_.tokens_of_micro_batch() * options_.accumulation * session_.communicator().size();
   StepReport report;
-  strata::Step step =
-      session_.begin_step({.pattern = "train",
-                           .micro_batches = options_.accumulation,
-                           .gradient_scale = 1.0 / static_cast<double>(tokens_of_step),
-                           .groups = std::move(groups)});
+  // Gradients of the mean fit into fp16, those of the sum are exact for longer in the other types.
+  const double mean = 1.0 / static_cast<double>(tokens_of_step);
+  const bool of_mean = session_.config().precision.reduce == strata::DType::fp16;
+  loss_factor_ = static_cast<float>(session_.loss_scale() * (of_mean ? mean : 1));
+  strata::Step step = session_.begin_step({.pattern = "train",
+                                           .micro_batches = options_.accumulation,
+                                           .gradient_scale = of_mean ? 1 : mean,
+                                           .groups = std::move(groups)});
   for (std::uint32_t m = 0; m < options_.accumulation; ++m) {
     upload_batch(Split::train, {index, m, session_.communicator().rank().value});
     forward();
@@ -299,8 +302,8 @@ void Trainer::head_backward(std::uint32_t slot) {
   writes(&losses_[slot], Bytes{sizeof(double)});
   updates_gradient(output, weights.output);
   uses_workspace();
-  launch([this, weights, output, d, slot] {
-    losses_[slot] = train_gpt::head_backward(weights, d, targets_, 1.0F, d, output, *workspace_);
+  launch([this, weights, output, d, slot, factor = loss_factor_] {
+    losses_[slot] = train_gpt::head_backward(weights, d, targets_, factor, d, output, *workspace_);
   });
   head = {};
   embed = {};

@@ -126,6 +126,7 @@ class Trainer {
   std::span<double> host_losses_;
   HostBatch host_batches_[2];
   std::uint32_t next_host_batch_ = 0;
+  float loss_factor_ = 1;  // of the step: what gradients are computed of, times the sum of losses
   std::vector<strata::Access> accesses_;
 };
 

@@ -19,6 +19,7 @@ struct TierFractions {
   double device = 1;
   double host = 0;
   double nvme = 0;
+  bool automatic = false;  // of gradients: the budgets decide, and the fractions are 0
   bool operator==(const TierFractions&) const = default;
 };
 
@@ -112,8 +113,8 @@ struct Config {
   struct Engine {
     unsigned max_live_units = 2;
     unsigned max_micro_batches = 1;
-    Bytes tile = 4_MiB;  // fp32 bytes of one tile: 256 KiB times a power of two
-    unsigned workers = 1;
+    Bytes tile = 4_MiB;    // fp32 bytes of one tile: 256 KiB times a power of two
+    unsigned workers = 0;  // 0: from the CPUs that this rank may use
     bool operator==(const Engine&) const = default;
   };
 

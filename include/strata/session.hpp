@@ -210,6 +210,8 @@ struct TensorSlice {
 // (to_cuda_stream). Must not block or call the session.
 using IssueFunction = std::function<void(Communicator& communicator, StreamId stream)>;
 
+// The same with values of another type, as a file holds them.
+using FillRawFunction = std::function<void(const TensorSlice&, std::span<std::byte> values)>;
 using FillFunction = std::function<void(const TensorSlice&, std::span<float> values)>;
 using ReadFunction = std::function<void(const TensorSlice&, std::span<const float> values)>;
 
@@ -271,6 +273,10 @@ class Session {
   // its parameters are unspecified. Not inside a step. Blocks.
   void initialize(UnitId unit, const FillFunction& fill);
 
+  // The same from values of type `source`. Masters of 32 bits take them as they are: widening is
+  // exact, and is told to SessionOptions::log once.
+  void initialize(UnitId unit, DType source, const FillRawFunction& fill);
+
   Step begin_step(StepOptions options = {});
 
   // What the program must multiply the loss by (that is: the gradients that it hands to reduce())
@@ -321,6 +327,8 @@ class Session {
   TierUsage usage(Tier tier) const;
   LinkBytes bytes_moved() const;  // since open()
   StorageFacts storage_facts() const;
+  // The types of all states, the optimizer and the loss scale in one line, for whoever reads a log.
+  std::string precision_text() const;
   std::uint64_t completed_steps() const;
 
   // Bytes per parameter and step that this placement must move at least (docs/architecture.md,

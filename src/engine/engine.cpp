@@ -10,7 +10,7 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
       device_(device),
       communicator_(communicator),
       log_(options.log),
-      workers_(options.workers),
+      workers_(options.workers, options.worker_cpus, options.log),
       executor_(device, io, workers_, options.io_timeout_ns),
       tile_io_(executor_, store,
                {.verify = options.verify,

@@ -58,6 +58,7 @@ struct EngineReservations {
 
 struct EngineOptions {
   unsigned workers = 1;
+  CpuSet worker_cpus;  // empty: where the caller may run
   bool verify = true;  // checksums of the nvme tier
   std::int64_t io_retry_ns = 0;
   std::int64_t io_timeout_ns = 0;

@@ -10,7 +10,7 @@
 
 namespace strata {
 
-WorkerPool::WorkerPool(unsigned threads) {
+WorkerPool::WorkerPool(unsigned threads, const CpuSet& cpus, const LogSink& log) {
   const SignalsBlocked inherited_by_threads;
   try {
     for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
@@ -20,6 +20,22 @@ WorkerPool::WorkerPool(unsigned threads) {
         ErrorCode::io,
         fmt::format("cannot start {} workers; lower engine.workers or raise ulimit -u", threads),
         {.errnum = error.code().value()});
+  }
+  if (!cpus.empty()) keep_on(cpus, log);
+}
+
+// From here and not by each thread itself, so that it holds for the first job already.
+void WorkerPool::keep_on(const CpuSet& cpus, const LogSink& log) {
+  for (std::thread& thread : threads_) {
+    const int errnum = keep_thread_on(thread.native_handle(), cpus);
+    if (errnum == 0) continue;
+    if (log) {
+      log(LogLevel::warning,
+          fmt::format("workers cannot be kept on CPUs {} ({}), and run where the process may; "
+                      "check its cpuset",
+                      format_cpu_list(cpus), std::generic_category().message(errnum)));
+    }
+    return;
   }
 }
 

@@ -7,7 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpus.hpp"
 #include "base/intrusive_queue.hpp"
+#include "strata/log.hpp"
 
 namespace strata {
 
@@ -25,8 +27,11 @@ class Job {
 
 class WorkerPool {
  public:
+  // Every thread may run on all of `cpus` (empty: wherever the caller may), for the kernel knows
+  // which of them are free and a thread kept on one CPU would wait behind whatever else runs there.
+  // Tells `log` once when the kernel refuses them; the workers then run where the caller may.
   // Throws Error(io) when the threads cannot be started.
-  explicit WorkerPool(unsigned threads);
+  explicit WorkerPool(unsigned threads, const CpuSet& cpus = {}, const LogSink& log = {});
   // Pre: no job is outstanding. Blocks.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -35,6 +40,7 @@ class WorkerPool {
   void submit(Job& job);
 
  private:
+  void keep_on(const CpuSet& cpus, const LogSink& log);
   void stop();
   void work();
 

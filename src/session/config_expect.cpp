@@ -78,6 +78,7 @@ struct Inside {
                        [this](double value) { return is_inside(value, range); });
   }
   bool operator()(const TierFractions* tiers) const {
+    if (tiers->automatic) return *tiers == TierFractions{0, 0, 0, true};
     constexpr Range kFraction = {0, 1};
     constexpr double kTolerance = 1e-9;
     return is_inside(tiers->device, kFraction) && is_inside(tiers->host, kFraction) &&

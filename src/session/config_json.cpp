@@ -12,6 +12,7 @@ using Json = nlohmann::ordered_json;
 struct ToJson {
   Json operator()(const Bytes* size) const { return format_bytes_exact(*size); }
   Json operator()(TierFractions* tiers) const {
+    if (tiers->automatic) return kAutomatic;
     Json object = Json::object();
     for (const auto& tier : words_of(tiers)) {
       TierFractions whole = {0, 0, 0};

@@ -98,7 +98,10 @@ constexpr std::array kKeys = {
         .doc = "Homes of the parameters in `precision.param`, from which units are gathered."},
     Key{.path = "placement.grad",
         .field = [](Config& c) -> Field { return &c.placement.grad; },
-        .doc = "Homes of the reduced gradients between backward and update."},
+        .rule = {"(or \"auto\")", [](const Config&) { return true; }},
+        .doc = "Homes of the reduced gradients between backward and update. `auto`: as the budgets "
+               "allow; on the device where that saves crossings, then on the host, and in files "
+               "only what the host cannot hold until the verdict."},
     Key{.path = "placement.optimizer",
         .field = [](Config& c) -> Field { return &c.placement.optimizer; },
         .doc = "Homes of the fp32 masters and both moments."},
@@ -250,8 +253,10 @@ constexpr std::array kKeys = {
             "fp32 bytes of one tile: the piece of a shard that one read, write and update take."},
     Key{.path = "engine.workers",
         .field = [](Config& c) -> Field { return &c.engine.workers; },
-        .range = {1, 256},
-        .doc = "Threads for checksums, casts and updates on the host."},
+        .range = {0, 256},
+        .doc = "Threads for checksums, casts and updates on the host. 0: one for each core of this "
+               "rank's part of the CPUs less one, at most 16. The ranks of a host divide its CPUs, "
+               "and workers stay on their rank's part."},
     Key{.path = "communicator.timeout_s",
         .field = [](Config& c) -> Field { return &c.communicator.timeout_s; },
         .range = {0, 86400, true},
@@ -290,6 +295,10 @@ bool is_unused(const Config::Placement& placement, Tier tier) {
 }
 
 constexpr std::array kRelations = {
+    Relation{"placement.param", "name tiers: only \"placement.grad\" may be \"auto\"",
+             [](const Config& c) { return !c.placement.param.automatic; }},
+    Relation{"placement.optimizer", "name tiers: only \"placement.grad\" may be \"auto\"",
+             [](const Config& c) { return !c.placement.optimizer.automatic; }},
     Relation{"budgets.device", "be above 0 when a placement uses \"device\"",
              [](const Config& c) {
                return c.budgets.device > 0_B || is_unused(c.placement, Tier::device);

@@ -89,6 +89,9 @@ std::span<const Word<Config::Masters>> words_of(const Config::Masters*);
 std::span<const Word<Config::LossScaleKind>> words_of(const Config::LossScaleKind*);
 std::span<const Word<Tier>> words_of(const TierFractions*);
 
+// The word for homes that the budgets decide.
+inline constexpr std::string_view kAutomatic = "auto";
+
 double& fraction_of(TierFractions& fractions, Tier tier);
 
 // What a key takes, to follow "must be": `a number from 0 to 1`, `"skip" or "abort"`.

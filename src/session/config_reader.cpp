@@ -58,6 +58,10 @@ struct Assign {
   bool operator()(std::vector<double>* list) const { return append_to(list); }
   bool operator()(TierFractions* tiers) const {
     const auto* text = std::get_if<std::string>(&scalar);
+    if (text != nullptr && *text == kAutomatic) {
+      *tiers = {0, 0, 0, true};
+      return true;
+    }
     for (const auto& tier : words_of(tiers)) {
       if (text == nullptr || *text != tier.text) continue;
       *tiers = {0, 0, 0};

@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "layout/gradient_homes.hpp"
 #include "session/factory.hpp"
 #include "session/session_impl.hpp"
 
@@ -65,12 +66,13 @@ MemoryPlan Session::plan_memory(const Model& model, const Config& config, std::u
   const Layout layout = make_layout(model, ranks);
   const StateTable table = state_table_for(model, config);
   const std::uint64_t tile_elems = config.engine.tile / size_of(DType::fp32);
-  return strata::plan_memory(layout, table,
-                             make_placement(layout, table, config.placement, tile_elems), config,
-                             budgets_of_rank(config, ranks_per_node),
-                             {.device_scratch = options.device_scratch,
-                              .host_scratch = options.host_scratch,
-                              .communicator_staging = communicator_staging});
+  const auto budgets = budgets_of_rank(config, ranks_per_node);
+  const MemoryExtras extras{.device_scratch = options.device_scratch,
+                            .host_scratch = options.host_scratch,
+                            .communicator_staging = communicator_staging};
+  const Config::Placement homes = with_gradient_homes(layout, table, config, budgets, extras);
+  return strata::plan_memory(layout, table, make_placement(layout, table, homes, tile_elems),
+                             config, budgets, extras);
 }
 
 bool Session::runs_on_gpu(const Config& config, const Communicator& communicator) {
@@ -96,6 +98,9 @@ SessionImpl& Session::impl() const {
 }
 
 void Session::initialize(UnitId unit, const FillFunction& fill) { impl().initialize(unit, fill); }
+void Session::initialize(UnitId unit, DType source, const FillRawFunction& fill) {
+  impl().initialize(unit, source, fill);
+}
 Step Session::begin_step(StepOptions options) { return impl().begin_step(std::move(options)); }
 GatherLease Session::gather(UnitId unit, StreamId stream) { return impl().gather(unit, stream); }
 GradientLease Session::gradients(UnitId unit, StreamId stream) {
@@ -126,6 +131,7 @@ LinkBytes Session::bytes_moved() const { return impl().bytes_moved(); }
 StorageFacts Session::storage_facts() const { return impl().storage_facts(); }
 std::uint64_t Session::completed_steps() const { return impl().completed_steps(); }
 double Session::loss_scale() const { return impl().loss_scale(); }
+std::string Session::precision_text() const { return impl().precision_text(); }
 Session::LinkFloor Session::byte_floor(std::uint32_t micro_batches) const {
   return impl().byte_floor(micro_batches);
 }

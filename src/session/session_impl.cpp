@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 
 #include "base/check.hpp"
 #include "base/rng.hpp"
+#include "layout/gradient_homes.hpp"
 #include "plan/byte_floor.hpp"
 #include "session/agreement.hpp"
 #include "session/factory.hpp"
@@ -114,6 +116,7 @@ SessionImpl::~SessionImpl() {
 void SessionImpl::open() {
   communicator_->set_timeout(std::chrono::milliseconds(
       static_cast<std::int64_t>(std::llround(config_.communicator.timeout_s * 1000))));
+  const WorkerPlan workers = divide_cpus();
   std::optional<Error> mine;
   try {
     config_.validate();
@@ -124,7 +127,7 @@ void SessionImpl::open() {
       device_ = make_device(config_, budget - config_.outside.device, *communicator_, log_);
     }
     if (!io_) io_ = make_block_io(config_, log_);
-    allocate();
+    allocate(workers.cpus);
   } catch (const Error& error) {
     mine = error;
   }
@@ -149,17 +152,22 @@ void SessionImpl::open() {
       .staging_gradient = reservation(Tier::host, MemoryPurpose::staging_gradient),
       .staging_update = reservation(Tier::host, MemoryPurpose::staging_update),
       .staging_checkpoint = reservation(Tier::host, MemoryPurpose::staging_checkpoint)};
+  if (log_) {
+    log_(LogLevel::info, workers.summary);
+    if (!workers.warning.empty()) log_(LogLevel::warning, workers.warning);
+  }
   engine_ = std::make_unique<Engine>(
       geometry_, *map_, *device_, *io_, *store_, *communicator_, engine_reservations,
-      EngineOptions{.workers = config_.engine.workers,
+      EngineOptions{.workers = workers.count,
+                    .worker_cpus = workers.cpus,
                     .verify = config_.nvme.verify == Config::Verify::always,
                     .io_retry_ns = in_ns(config_.nvme.retry_s),
                     .io_timeout_ns = in_ns(config_.nvme.timeout_s),
                     .log = log_});
-  if (log_) log_(LogLevel::info, describe_precision());
+  if (log_) log_(LogLevel::info, precision_text());
 }
 
-std::string SessionImpl::describe_precision() const {
+std::string SessionImpl::precision_text() const {
   const StateTable& table = geometry_.table;
   std::string text = fmt::format(
       "precision: parameters {}, gradients {} on the wire and {} at rest",
@@ -184,18 +192,24 @@ void SessionImpl::make_geometry() {
   g.layout = make_layout(model_, communicator_->size());
   g.table = state_table_for(model_, config_);
   g.tile_elems = config_.engine.tile / size_of(DType::fp32);
-  g.placement = make_placement(g.layout, g.table, config_.placement, g.tile_elems);
+  const auto budgets = budgets_of_rank(config_, communicator_->host_size());
+  const MemoryExtras extras{.device_scratch = options_.device_scratch,
+                            .host_scratch = options_.host_scratch,
+                            .communicator_staging = communicator_->staging_bytes()};
+  const Config::Placement homes = with_gradient_homes(g.layout, g.table, config_, budgets, extras);
+  g.placement = make_placement(g.layout, g.table, homes, g.tile_elems);
+  if (log_ && config_.placement.grad.automatic) {
+    log_(LogLevel::info,
+         fmt::format("gradients rest {:.0f}% on the device, {:.0f}% on the host, {:.0f}% in files",
+                     100 * homes.grad.device, 100 * homes.grad.host, 100 * homes.grad.nvme));
+  }
   g.max_live_units = config_.engine.max_live_units;
   for (std::uint32_t u = 0; u < g.layout.units.size(); ++u) {
     g.gather_slot = std::max(g.gather_slot, gathered_bytes(g.layout, g.table, UnitId{u}));
     g.gradient_slot = std::max(g.gradient_slot, gradient_bytes(g.layout, g.table, UnitId{u}));
   }
   g.staging = plan_staging(g.layout, g.table, g.placement, g.tile_elems);
-  plan_ = strata::plan_memory(g.layout, g.table, g.placement, config_,
-                              budgets_of_rank(config_, communicator_->host_size()),
-                              {.device_scratch = options_.device_scratch,
-                               .host_scratch = options_.host_scratch,
-                               .communicator_staging = communicator_->staging_bytes()});
+  plan_ = strata::plan_memory(g.layout, g.table, g.placement, config_, budgets, extras);
   std::uint64_t tensors = 0;
   for (const UnitSpec& unit : model_.units()) {
     first_tensor_.push_back(tensors);
@@ -205,7 +219,19 @@ void SessionImpl::make_geometry() {
   initialized_.assign(model_.units().size(), false);
 }
 
-void SessionImpl::allocate() {
+// Each rank sees its own CPUs only: the ranks tell each other, to know which of them are shared.
+WorkerPlan SessionImpl::divide_cpus() {
+  const CpuFacts facts = read_cpu_facts("", cpus_of_this_thread());
+  const CpuClaim mine = claim_of(facts, communicator_->host_rank().value);
+  std::vector<CpuClaim> claims(communicator_->size(), mine);
+  if (claims.size() > 1) {
+    const auto all = communicator_->exchange(std::as_bytes(std::span(&mine, 1)));
+    std::memcpy(claims.data(), all.data(), all.size());
+  }
+  return plan_workers(facts, claims, communicator_->rank().value, config_.engine.workers);
+}
+
+void SessionImpl::allocate(const CpuSet& cpus) {
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
     budgets_.push_back(
         std::make_unique<Budget>(tier, plan_.budgets[static_cast<std::size_t>(tier)]));
@@ -227,7 +253,10 @@ void SessionImpl::allocate() {
                                .run = config_.nvme.run,
                                .rank = communicator_->rank(),
                                .allow_tmpfs = config_.nvme.allow_tmpfs});
-  map_ = std::make_unique<StateMap>(geometry_, *device_, *store_, config_.nvme.spare_slots, log_);
+  {
+    const ThreadOnCpus nearby(cpus);  // host memory is touched first here
+    map_ = std::make_unique<StateMap>(geometry_, *device_, *store_, config_.nvme.spare_slots, log_);
+  }
   surplus_ = RangeAllocator(map_->device_surplus());
   io_->use_memory(map_->staging_memory());
   store_->open();

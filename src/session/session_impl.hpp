@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cpus.hpp"
 #include "engine/engine.hpp"
 #include "engine/state_map.hpp"
 #include "layout/layout.hpp"
@@ -38,6 +39,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   void open();
 
   void initialize(UnitId unit, const FillFunction& fill);
+  void initialize(UnitId unit, DType source, const FillRawFunction& fill);
   Step begin_step(StepOptions options);
   GatherLease gather(UnitId unit, StreamId stream);
   GradientLease gradients(UnitId unit, StreamId stream);
@@ -60,6 +62,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   TierUsage usage(Tier tier) const;
   LinkBytes bytes_moved() const;
   StorageFacts storage_facts() const;
+  std::string precision_text() const;
   Session::LinkFloor byte_floor(std::uint32_t micro_batches) const;
 
   Device& device() { return *device_; }
@@ -90,9 +93,10 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   };
 
   void make_geometry();
-  void allocate();
+  // Which CPUs the workers of this rank get. Collective.
+  WorkerPlan divide_cpus();
+  void allocate(const CpuSet& cpus);
   void agree_on_session();
-  std::string describe_precision() const;
 
   // Runs `call`, and on a fatal Error fails the session and tells the peers.
   template <class Call>
@@ -142,6 +146,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::vector<std::uint64_t> tensor_updates_;  // by global tensor index
   std::uint64_t completed_steps_ = 0;
   bool applying_update_ = false;                                 // the states are between two steps
+  bool told_widening_ = false;
   std::vector<bool> initialized_;                                // by unit
   std::vector<std::optional<UpdateCoefficients>> coefficients_;  // by global tensor index
   std::vector<UnitId> update_order_;

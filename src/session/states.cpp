@@ -66,6 +66,27 @@ void SessionImpl::initialize(UnitId unit, const FillFunction& fill) {
   });
 }
 
+void SessionImpl::initialize(UnitId unit, DType source, const FillRawFunction& fill) {
+  const StateTable& table = geometry_.table;
+  const DType kept = table[table.master].dtype;
+  if (log_ && !told_widening_ && source != DType::fp32 && kept == DType::fp32) {
+    told_widening_ = true;
+    log_(LogLevel::info, fmt::format("weights of {} are widened to the fp32 {} once",
+                                     name_of(source), table[table.master].name));
+  }
+  std::vector<std::byte> raw;
+  initialize(unit, [&](const TensorSlice& slice, std::span<float> values) {
+    // In pieces, so that this rank's part of a large tensor is never there twice.
+    constexpr std::size_t kPiece = 1 << 16;
+    for (std::size_t at = 0; at < values.size(); at += kPiece) {
+      const std::span<float> piece = values.subspan(at, std::min(kPiece, values.size() - at));
+      raw.resize(piece.size() * size_of(source).value);
+      fill({slice.unit, slice.tensor, slice.offset_elems + at, piece.size()}, raw);
+      convert(piece.data(), DType::fp32, raw.data(), source, piece.size());
+    }
+  });
+}
+
 KindId SessionImpl::kind_named(const std::string& name) const {
   std::string known;
   for (std::uint32_t k = 0; k < geometry_.table.size(); ++k) {

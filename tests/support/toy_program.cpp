@@ -111,7 +111,8 @@ class Program {
     auto step = session_.begin_step({.pattern = "train",
                                      .micro_batches = options_.micro_batches,
                                      .gradient_scale = 1.0 / session_.communicator().size(),
-                                     .groups = {}});
+                                     .groups = options_.groups});
+    loss_scale_ = static_cast<float>(session_.loss_scale());
     for (std::uint32_t m = 0; m < options_.micro_batches; ++m) micro_batch(index, m);
     return step.end();
   }
@@ -161,6 +162,8 @@ class Program {
       const TensorView w = weights[TensorId{t}];
       const GradientView g = gradients[TensorId{t}];
       const bool spoil = static_cast<std::int64_t>(step) == options_.nonfinite_step &&
+                         (options_.nonfinite_micro_batch < 0 ||
+                          options_.nonfinite_micro_batch == static_cast<std::int64_t>(m)) &&
                          rank_ == options_.nonfinite_rank && t == 0 && unit.value == 1;
       const void* const weight = copies_.input(w);
       void* const gradient = copies_.output(g);
@@ -168,11 +171,11 @@ class Program {
                                  {gradient, size_of_view(g.dtype, g.count_elems), true}};
       session_.device().launch(
           stream_,
-          [=, this] {
+          [=, this, loss_scale = loss_scale_] {
             for (std::uint64_t i = 0; i < g.count_elems; ++i) {
-              store(gradient, g.dtype, i,
-                    toy_gradient(options_.seed, step, m, rank_, unit, TensorId{t}, i,
-                                 load(weight, w.dtype, i)));
+              const float value = toy_gradient(options_.seed, step, m, rank_, unit, TensorId{t}, i,
+                                               load(weight, w.dtype, i));
+              store(gradient, g.dtype, i, loss_scale * value);
             }
             if (spoil) store(gradient, g.dtype, 3, std::numeric_limits<float>::quiet_NaN());
           },
@@ -188,6 +191,7 @@ class Program {
   const StreamId stream_;
   ScratchLease scratch_;
   float host_activation_ = 0;
+  float loss_scale_ = 1;  // of the step
   HostCopies copies_;
 };
 

@@ -22,6 +22,8 @@ struct ToyOptions {
   // Called before each step's end(); may spoil gradients by naming a step and rank.
   std::int64_t nonfinite_step = -1;
   std::uint32_t nonfinite_rank = 0;
+  std::int64_t nonfinite_micro_batch = -1;  // -1: every one of the step
+  std::vector<GroupRates> groups = {};
   // Tensors of this unit are not marked present in odd steps.
   bool skip_last_unit_in_odd_steps = false;
   // Called between initialize() and step 0, between steps, and after the last.
