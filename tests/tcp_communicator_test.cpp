@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <barrier>
 
 #include "communicator_conformance.hpp"
 #include "cpu/cpu_device.hpp"
@@ -21,6 +22,7 @@ constexpr Bytes kStaging{50'001};
 
 void on_communicators(std::uint32_t size, const RankTest& test) {
   ThreadGather gather(size);
+  std::barrier joined(size);  // a rank that fails before the others have joined would fail them
   on_threads(size, [&](std::uint32_t rank) {
     CpuDevice device({.arena = kTestArena});
     const auto communicator = create_tcp_communicator(
@@ -29,6 +31,7 @@ void on_communicators(std::uint32_t size, const RankTest& test) {
             std::chrono::seconds(60)),
         kStaging);
     communicator->attach(device);
+    joined.arrive_and_wait();
     RankContext context{*communicator, device};
     test(context);
   });

@@ -307,6 +307,29 @@ TEST_F(TrainGpt, AStoppedProcessGoesOn) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
+TEST_F(TrainGpt, EveryPrecisionTrainsAlike) {
+  const auto losses_of = [&](const std::string& precision) {
+    const std::string file = write("precision.json", R"({
+        "device": {"kind": "cpu"}, "budgets": {"device": "16MiB", "host": "64MiB"},
+        "placement": {"param": "host", "grad": "host", "optimizer": "host"},
+        "precision": )" + precision + "}");
+    const auto summary = train(1, file);
+    EXPECT_EQ(summary["skipped_steps"], 0) << precision;
+    return summary["losses"].get<std::vector<double>>();
+  };
+  const std::vector<double> exact = losses_of(R"({"param": "fp32"})");
+  for (const char* precision :
+       {R"({"param": "bf16"})", R"({"param": "fp16"})", R"({"param": "fp16", "moments": "bf16"})",
+        R"({"param": "bf16", "reduce": "fp32", "master": "param"})"}) {
+    const std::vector<double> losses = losses_of(precision);
+    ASSERT_EQ(losses.size(), exact.size());
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_NEAR(losses[i], exact[i], 0.02) << precision << " step " << i;
+    }
+    EXPECT_LT(losses.back(), losses.front()) << precision;
+  }
+}
+
 TEST_F(TrainGpt, TheSeedDecidesTheWeights) {
   const auto first = train(1, config("host"));
   const auto again = train(1, config("host"), {"--threads", "1"});
