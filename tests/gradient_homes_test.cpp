@@ -72,6 +72,7 @@ TEST_F(GradientHomes, SpillWhatTheHostCannotHold) {
 TEST_F(GradientHomes, NeedFilesToSpill) {
   config_.budgets.host = needed(Tier::host, kHost) - 1_MiB;
   config_.budgets.nvme = {};
+  config_.budgets.device = 1_MiB;
   EXPECT_EQ(homes(), kHost) << "the error must name the host";
   config_.budgets.nvme = 8_GiB;
   config_.budgets.host = 1_MiB;  // not even without gradients
@@ -89,9 +90,23 @@ TEST_F(GradientHomes, AreOnTheDeviceWhereThatSavesCrossings) {
   EXPECT_LT(split.device, 0.55);
   EXPECT_EQ(split.nvme, 0);
   config_.engine.max_micro_batches = 1;
-  config_.placement.optimizer = kDevice;
   config_.budgets.device = 8_GiB;
+  config_.placement.param = kDevice;
+  config_.placement.optimizer = kDevice;
   EXPECT_EQ(homes(), kDevice);
+  // What is updated on the device stays there, and no more.
+  config_.placement.optimizer = {0.5, 0, 0.5};
+  EXPECT_EQ(homes(), (TierFractions{0.5, 0.5, 0}));
+  config_.placement.param = kHost;
+  EXPECT_EQ(homes(), kHost);
+}
+
+TEST_F(GradientHomes, AreOnTheDeviceWhereNothingElseHasRoom) {
+  config_.budgets.host = needed(Tier::host, kHost) - 1_MiB;
+  config_.budgets.nvme = {};
+  config_.placement.optimizer = kHost;
+  config_.budgets.host = needed(Tier::host, kHost) - 1_MiB;
+  EXPECT_GT(homes().device, 0.1);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/pinned.hpp"
 #include "support/toy_runs.hpp"
 
 namespace strata::test {
@@ -246,6 +247,87 @@ TEST_F(UpdateAlone, WeightsOfSixteenBitsAreWidenedOnceAndSaidSo) {
     }
   }
   EXPECT_THAT(lines, testing::ElementsAre("weights of bf16 are widened to the fp32 master once"));
+}
+
+TEST_F(UpdateAlone, RatesThatWouldSpoilTheWeightsAreRefused) {
+  const Config config = config_for(kPlacements[1]);
+  for (const GroupRates& rates :
+       {GroupRates{std::nan(""), 0}, GroupRates{0.1, -1}, GroupRates{0.1, 0, 1.0, {}},
+        GroupRates{0.1, 0, {}, std::nan("")}}) {
+    ToyOptions options = small(1);
+    options.groups = {rates};
+    try {
+      run_alone(options, config);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_THAT(error.what(), HasSubstr("for group 0"));
+    }
+  }
+}
+
+TEST_F(UpdateAlone, ALossScaleThatNobodyAsksForIsAnError) {
+  Config config = config_for(kPlacements[1]);
+  config.loss_scale.kind = Config::LossScaleKind::fixed;
+  TestMachine machine(1);
+  const Model model = toy_model(small(1));
+  Session session = Session::open(model, config, backends_on(machine, Rank{0}, config));
+  for (std::uint32_t u = 0; u < model.units().size(); ++u) {
+    session.initialize(UnitId{u}, [](const TensorSlice&, std::span<float>) {});
+  }
+  const StreamId stream = session.device().create_stream("compute");
+  for (const bool asks : {true, false}) {
+    Step step = session.begin_step({});
+    if (asks) {
+      EXPECT_EQ(session.loss_scale(), 65536);
+    }
+    GradientLease gradients = session.gradients(UnitId{0}, stream);
+    try {
+      session.reduce(std::move(gradients), stream);
+      EXPECT_TRUE(asks) << "no error";
+      EXPECT_EQ(step.end().loss_scale, 65536);
+    } catch (const Error& error) {
+      EXPECT_FALSE(asks);
+      EXPECT_THAT(error.what(), HasSubstr("multiply the loss by loss_scale()"));
+    }
+  }
+}
+
+// A gather's copy may run as late as it likes: an update must not overtake it.
+TEST_F(UpdateAlone, ALeaseThatIsHeldOverTheEndShowsTheWeightsOfItsStep) {
+  for (const Placed& placed : kPlacements) {
+    SCOPED_TRACE(placed.name);
+    const Config config = config_for(placed);
+    TestMachine machine(1);
+    const Model model = toy_model(small(1));
+    Session session = Session::open(model, config, backends_on(machine, Rank{0}, config));
+    for (std::uint32_t u = 0; u < model.units().size(); ++u) {
+      session.initialize(UnitId{u}, [](const TensorSlice&, std::span<float> values) {
+        std::ranges::fill(values, 1.0F);
+      });
+    }
+    const StreamId stream = session.device().create_stream("compute");
+    const StreamId later = session.device().create_stream("later");
+    Pinned image(session.device(), std::vector<std::byte>(2 * 3));
+    Step step = session.begin_step({.groups = {{.learning_rate = 0.5, .weight_decay = 0.5}}});
+    {
+      GradientLease gradients = session.gradients(UnitId{3}, stream);
+      const GradientView view = gradients[TensorId{0}];  // zeros, but present: decay moves weights
+      EXPECT_EQ(view.count_elems, 3U);
+      session.reduce(std::move(gradients), stream);
+    }
+    const GatherLease lease = session.gather(UnitId{3}, later);
+    EXPECT_TRUE(step.end().updated);
+    session.device().copy(later, image.data(), lease[TensorId{0}].data, Bytes{6},
+                          CopyKind::device_to_host);
+    session.device().synchronize(session.device().record(later));
+    float value = 0;
+    convert(&value, DType::fp32, image.data(), DType::bf16, 1);
+    EXPECT_EQ(value, 1.0F);
+    session.read(UnitId{3}, "param", [](const TensorSlice&, std::span<const float> values) {
+      EXPECT_EQ(values[0], 0.75F);
+    });
+  }
 }
 
 TEST_F(UpdateAlone, ThePrecisionIsSaidInOneLine) {

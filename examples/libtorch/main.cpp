@@ -83,10 +83,10 @@ class Trainer {
         activations_.push_back(apply(layer.weight, layer.bias, activations_[i]));
       });
     }
-    run([this] {
+    run([this, scale = session_.loss_scale()] {
       torch::Tensor output = activations_.back().detach().requires_grad_();
       const torch::Tensor loss = torch::mse_loss(output, target_);
-      d_ = torch::autograd::grad({loss}, {output})[0];
+      d_ = torch::autograd::grad({loss * scale}, {output})[0];
       loss_ = loss.detach().cpu();
     });
     for (std::size_t i = layers_.size(); i-- > 0;) {

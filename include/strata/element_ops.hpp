@@ -104,6 +104,9 @@ struct UpdateOp {
   std::vector<UpdateRun> runs;        // in ascending order, disjoint
 };
 
+// Dies when the op breaks a condition above. Devices and run_on_host() call it.
+void check(const UpdateOp& op);
+
 // to[i] = from[i], converted with one rounding to nearest even. The arrays do not overlap.
 struct ConvertOp {
   void* to = nullptr;

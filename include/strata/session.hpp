@@ -120,7 +120,7 @@ class [[nodiscard]] ScratchLease {
 // Hyperparameters of one parameter group for one step.
 struct GroupRates {
   double learning_rate = 0;
-  double weight_decay = 0;
+  double weight_decay = 0;  // none unless said here
   // Absent: those of the configuration.
   std::optional<double> beta1 = {};
   std::optional<double> beta2 = {};
@@ -273,14 +273,15 @@ class Session {
   // its parameters are unspecified. Not inside a step. Blocks.
   void initialize(UnitId unit, const FillFunction& fill);
 
-  // The same from values of type `source`. Masters of 32 bits take them as they are: widening is
-  // exact, and is told to SessionOptions::log once.
+  // The same from values of type `source`, in several calls for a long run of elements. Masters of
+  // 32 bits take them as they are: widening is exact, and is told to SessionOptions::log once.
   void initialize(UnitId unit, DType source, const FillRawFunction& fill);
 
   Step begin_step(StepOptions options = {});
 
   // What the program must multiply the loss by (that is: the gradients that it hands to reduce())
-  // in the step under way, or in the next one. The update divides it out. 1 without loss scaling.
+  // in the step under way, or in the next one. The update divides it out. 1 without loss scaling;
+  // with it, reduce() throws Error(invalid_argument) in a step for which nobody asked.
   double loss_scale() const;
 
   // Brings a unit to the device. Returns when the shard is read and verified and everything else
@@ -311,7 +312,9 @@ class Session {
   // budget for as long as the lease lives; its memory() is empty. Throws Error(budget_exceeded).
   ScratchLease reserve_outside(Tier tier, Bytes size);
 
-  // This rank's values of one state kind ("param", "master", "moment1", ...), widened to fp32.
+  // This rank's values of one state kind, widened to fp32: "param", "master" beside parameters of
+  // 16 bits, and what the optimizer keeps ("moment1", "moment2"; "momentum" of sgd;
+  // "sum_of_squares" of adagrad).
   // Not inside a step. Blocks.
   void read(UnitId unit, const std::string& kind, const ReadFunction& visit);
 

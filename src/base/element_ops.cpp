@@ -52,14 +52,22 @@ void run_on_host(const ElementOp& op) {
   std::visit([](const auto& one) { run(one); }, op);
 }
 
-void run_on_host(const UpdateOp& op, std::uint64_t begin_elems, std::uint64_t end_elems) {
-  STRATA_ASSERT(end_elems <= op.count_elems, "an update outside its tile");
-  STRATA_ASSERT(op.param == nullptr || op.weights_dtype == DType::fp32,
-                "parameters beside masters that are not fp32");
+void check(const UpdateOp& op) {
+  STRATA_ASSERT(op.moments_dtype != DType::fp16, "moments of fp16");
+  STRATA_ASSERT(
+      op.param == nullptr || (op.weights_dtype == DType::fp32 && op.param_dtype != DType::fp32),
+      "parameters beside masters must have 16 bits, and their masters 32");
+  std::uint64_t end = 0;
   for (const UpdateRun& run : op.runs) {
-    STRATA_ASSERT(run.begin_elems + run.count_elems <= op.count_elems,
-                  "a run of an update outside its tile");
+    STRATA_ASSERT(run.begin_elems >= end, "runs of an update that overlap or are out of order");
+    end = run.begin_elems + run.count_elems;
   }
+  STRATA_ASSERT(end <= op.count_elems, "a run of an update outside its tile");
+}
+
+void run_on_host(const UpdateOp& op, std::uint64_t begin_elems, std::uint64_t end_elems) {
+  check(op);
+  STRATA_ASSERT(end_elems <= op.count_elems, "a part of an update outside its tile");
   host_kernels::update(op, begin_elems, end_elems);
 }
 

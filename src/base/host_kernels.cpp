@@ -82,8 +82,22 @@ HWY_INLINE void store(Vector value, element::Fp16* to) {
   hn::StoreU(hn::DemoteTo(narrow, value), narrow, reinterpret_cast<hwy::float16_t*>(to));
 }
 
-struct NoParam {};
-HWY_INLINE void store(Vector, NoParam*) {}
+// Widens or rounds `count` elements. The ends of arrays are the reference's.
+template <class T>
+void widen(const T* HWY_RESTRICT from, float* HWY_RESTRICT to, std::size_t count) {
+  const Floats d;
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) hn::StoreU(load(d, from + i), d, to + i);
+  for (; i < count; ++i) to[i] = element::to_float(from[i]);
+}
+
+template <class T>
+void narrow(const float* HWY_RESTRICT from, T* HWY_RESTRICT to, std::size_t count) {
+  const Floats d;
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) store(hn::LoadU(d, from + i), to + i);
+  for (; i < count; ++i) to[i] = element::from_float<T>(from[i]);
+}
 
 HWY_INLINE Coefficients<Vector> broadcast(const UpdateCoefficients& c) {
   const Floats d;
@@ -92,64 +106,94 @@ HWY_INLINE Coefficients<Vector> broadcast(const UpdateCoefficients& c) {
           hn::Set(d, c.step),   hn::Set(d, c.second_scale)};
 }
 
-// Elements [begin, end), which one run covers.
-template <class Rule, class G, class W, class M, class P>
-void update_run(const UpdateOp& op, const UpdateRun& run, std::uint64_t begin, std::uint64_t end) {
+// A part of a run, all of it fp32.
+struct Part {
+  const float* gradient;
+  float* weights;
+  float* moments[2];
+  std::size_t count;
+};
+
+template <class Rule>
+HWY_INLINE void update_vector(const Part& part, std::size_t i, const Coefficients<Vector>& c) {
   const Floats d;
-  const std::size_t lanes = hn::Lanes(d);
-  const Coefficients<Vector> coefficients = broadcast(run.coefficients);
-  const auto* HWY_RESTRICT gradient = static_cast<const G*>(op.gradient);
-  auto* HWY_RESTRICT weights = static_cast<W*>(op.weights);
-  auto* HWY_RESTRICT param = static_cast<P*>(op.param);
-  M* moments[] = {static_cast<M*>(op.moments[0]), static_cast<M*>(op.moments[1])};
-  std::uint64_t i = begin;
-  for (; i + lanes <= end; i += lanes) {
-    Vector w = load(d, weights + i);
-    Vector m[Rule::kMoments + 1];
-    for (std::size_t k = 0; k < Rule::kMoments; ++k) m[k] = load(d, moments[k] + i);
-    Rule::template update<VectorMath>(load(d, gradient + i), w, m, coefficients);
-    store(w, weights + i);
-    for (std::size_t k = 0; k < Rule::kMoments; ++k) store(m[k], moments[k] + i);
-    store(w, param + i);
-  }
-  element::with_rule(op.rule, [&]<class Scalar>(Scalar*) {
-    const element::UpdateBody<Scalar> rest{element::arrays_of(op),
-                                           element::coefficients_of(run.coefficients)};
-    for (; i < end; ++i) rest(i);
-  });
+  Vector w = hn::LoadU(d, part.weights + i);
+  Vector m[Rule::kMoments + 1];  // one too many: there are no empty arrays
+  for (std::size_t k = 0; k < Rule::kMoments; ++k) m[k] = hn::LoadU(d, part.moments[k] + i);
+  Rule::template update<VectorMath>(hn::LoadU(d, part.gradient + i), w, m, c);
+  hn::StoreU(w, d, part.weights + i);
+  for (std::size_t k = 0; k < Rule::kMoments; ++k) hn::StoreU(m[k], d, part.moments[k] + i);
 }
 
-template <class Rule, class G, class W, class M, class P>
-void update_runs(const UpdateOp& op, std::uint64_t begin, std::uint64_t end) {
-  for (const UpdateRun& run : op.runs) {
-    const std::uint64_t first = std::max(begin, run.begin_elems);
-    const std::uint64_t last = std::min(end, run.begin_elems + run.count_elems);
-    if (first < last) update_run<Rule, G, W, M, P>(op, run, first, last);
-  }
+template <class Rule>
+void update_part(const Part& part, const UpdateCoefficients& coefficients) {
+  const std::size_t lanes = hn::Lanes(Floats());
+  const Coefficients<Vector> c = broadcast(coefficients);
+  const std::size_t whole = part.count / lanes * lanes;
+  for (std::size_t i = 0; i < whole; i += lanes) update_vector<Rule>(part, i, c);
+  const std::size_t left = part.count - whole;
+  if (left == 0) return;
+  // The rest in a vector of its own, beside zeros.
+  float arrays[4][hn::MaxLanes(Floats())] = {};
+  float* const at[4] = {part.weights, part.moments[0], part.moments[1], nullptr};
+  std::copy_n(part.gradient + whole, left, arrays[3]);
+  for (std::size_t k = 0; k <= Rule::kMoments; ++k) std::copy_n(at[k] + whole, left, arrays[k]);
+  update_vector<Rule>({arrays[3], arrays[0], {arrays[1], arrays[2]}, lanes}, 0, c);
+  for (std::size_t k = 0; k <= Rule::kMoments; ++k) std::copy_n(arrays[k], left, at[k] + whole);
 }
 
-// What weights and parameters can be: fp32 masters beside 16-bit parameters, or one array.
-template <class Rule, class G, class M>
-void with_weights(const UpdateOp& op, std::uint64_t begin, std::uint64_t end) {
-  if (op.param == nullptr) {
-    element::with_type(op.weights_dtype,
-                       [&]<class W>(W*) { update_runs<Rule, G, W, M, NoParam>(op, begin, end); });
-  } else if (op.param_dtype == DType::fp16) {
-    update_runs<Rule, G, float, M, element::Fp16>(op, begin, end);
+// Elements that are widened at once: what they are widened to stays in the first-level cache.
+constexpr std::size_t kPartElems = 1024;
+
+// A part of an array as floats: where it stands, or widened into `buffer`.
+const float* widened(const void* array, DType dtype, std::uint64_t at, std::size_t count,
+                     float* buffer) {
+  if (dtype == DType::fp32) return static_cast<const float*>(array) + at;
+  if (dtype == DType::bf16) {
+    widen(static_cast<const element::Bf16*>(array) + at, buffer, count);
   } else {
-    update_runs<Rule, G, float, M, element::Bf16>(op, begin, end);
+    widen(static_cast<const element::Fp16*>(array) + at, buffer, count);
+  }
+  return buffer;
+}
+
+// Rounds floats to where they rest, if that is elsewhere.
+void round_to(void* array, DType dtype, std::uint64_t at, std::size_t count, const float* values) {
+  if (dtype == DType::bf16) narrow(values, static_cast<element::Bf16*>(array) + at, count);
+  if (dtype == DType::fp16) narrow(values, static_cast<element::Fp16*>(array) + at, count);
+}
+
+// Elements [begin, end), which one run covers.
+template <class Rule>
+void update_run(const UpdateOp& op, const UpdateCoefficients& coefficients, std::uint64_t begin,
+                std::uint64_t end) {
+  float buffers[4][kPartElems];
+  for (std::uint64_t at = begin; at < end; at += kPartElems) {
+    const std::size_t count = std::min<std::uint64_t>(kPartElems, end - at);
+    Part part{widened(op.gradient, op.gradient_dtype, at, count, buffers[0]),
+              const_cast<float*>(widened(op.weights, op.weights_dtype, at, count, buffers[1])),
+              {},
+              count};
+    for (std::size_t k = 0; k < Rule::kMoments; ++k) {
+      part.moments[k] =
+          const_cast<float*>(widened(op.moments[k], op.moments_dtype, at, count, buffers[2 + k]));
+    }
+    update_part<Rule>(part, coefficients);
+    round_to(op.weights, op.weights_dtype, at, count, part.weights);
+    for (std::size_t k = 0; k < Rule::kMoments; ++k) {
+      round_to(op.moments[k], op.moments_dtype, at, count, part.moments[k]);
+    }
+    if (op.param != nullptr) round_to(op.param, op.param_dtype, at, count, part.weights);
   }
 }
 
 void update(const UpdateOp& op, std::uint64_t begin, std::uint64_t end) {
   with_rule(op.rule, [&]<class Rule>(Rule*) {
-    element::with_type(op.gradient_dtype, [&]<class G>(G*) {
-      if (Rule::kMoments > 0 && op.moments_dtype == DType::bf16) {
-        with_weights<Rule, G, element::Bf16>(op, begin, end);
-      } else {
-        with_weights<Rule, G, float>(op, begin, end);
-      }
-    });
+    for (const UpdateRun& run : op.runs) {
+      const std::uint64_t first = std::max(begin, run.begin_elems);
+      const std::uint64_t last = std::min(end, run.begin_elems + run.count_elems);
+      if (first < last) update_run<Rule>(op, run.coefficients, first, last);
+    }
   });
 }
 

@@ -163,6 +163,7 @@ void CudaDevice::zero(StreamId id, void* dst, Bytes size) {
 }
 
 void CudaDevice::element_op(StreamId id, const ElementOp& op) {
+  if (const auto* update = std::get_if<UpdateOp>(&op)) check(*update);
   for_each_access(op, [&](const Access& access) {
     require_in_arena(access.data, access.size, "operand of an element op");
   });

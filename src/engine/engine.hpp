@@ -177,6 +177,7 @@ class Engine {
                      std::vector<UpdateRun> runs) const;
 
   // transfer.cpp
+  Task<> await_gathers();
   Task<Event> issue_task(Event before, const std::function<void(Communicator&, StreamId)>& enqueue);
   Task<> store_task(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);
   Task<> load_task(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);

@@ -23,7 +23,10 @@ Task<> Engine::store_task(std::uint32_t segment, std::uint32_t tile_index, KindI
       copy_in(copy_in_stream_, home.memory, data, size);
       co_await executor_.event(device_.record(copy_in_stream_));
       break;
-    case Tier::host: std::memcpy(home.memory, data, size.value); break;
+    case Tier::host:
+      if (kind == kParamKind) co_await await_gathers();
+      std::memcpy(home.memory, data, size.value);
+      break;
     case Tier::nvme: co_await tile_io_.write(on_nvme(segment, tile_index, kind, data)); break;
   }
 }
@@ -44,6 +47,10 @@ Task<> Engine::load_task(std::uint32_t segment, std::uint32_t tile_index, KindId
       break;
   }
 }
+
+// A gather returns when its copies are enqueued: until they have run, parameters on the host and on
+// the device must stay as they are.
+Task<> Engine::await_gathers() { co_await executor_.event(device_.record(copy_in_stream_)); }
 
 Task<Event> Engine::issue_task(Event before,
                                const std::function<void(Communicator&, StreamId)>& enqueue) {

@@ -8,6 +8,7 @@
 namespace strata {
 
 Task<> Engine::update_task(const std::vector<UnitId>& units, const TileRuns& runs) {
+  co_await await_gathers();
   TaskGroup tiles;
   std::exception_ptr refused;
   for (const UnitId unit : units) {

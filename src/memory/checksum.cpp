@@ -22,7 +22,8 @@ XXH3_state_t* state_at(std::byte* bytes) { return reinterpret_cast<XXH3_state_t*
 
 Checksum::Checksum(std::uint64_t seed) {
   static_assert(sizeof(XXH3_state_t) == kStateBytes && alignof(XXH3_state_t) == 64);
-  new (state_) XXH3_state_t;
+  XXH3_state_t* const state = new (state_) XXH3_state_t;
+  XXH3_INITSTATE(state);  // reset looks at what was there
   XXH3_64bits_reset_withSeed(state_at(state_), seed);
 }
 

@@ -6,7 +6,7 @@
 namespace strata {
 
 void LossScale::succeeded() {
-  if (settings_.kind != Config::LossScaleKind::dynamic) return;
+  if (!dynamic()) return;
   if (++good_steps_ < settings_.growth_interval) return;
   good_steps_ = 0;
   overflows_left_ = settings_.hysteresis;
@@ -16,7 +16,7 @@ void LossScale::succeeded() {
 }
 
 bool LossScale::overflowed() {
-  if (settings_.kind != Config::LossScaleKind::dynamic) return true;
+  if (!dynamic()) return true;
   good_steps_ = 0;
   if (overflows_left_ > 1) {
     --overflows_left_;

@@ -19,6 +19,7 @@ class LossScale {
   // What the loss of the step under way is multiplied by; 1 without scaling.
   double value() const { return scales() ? value_ : 1; }
   bool scales() const { return settings_.kind != Config::LossScaleKind::none; }
+  bool dynamic() const { return settings_.kind == Config::LossScaleKind::dynamic; }
 
   // A step whose gradients were all finite.
   void succeeded();

@@ -100,6 +100,13 @@ void take_linked_defaults(Reading& reading) {
   }
 }
 
+// What is a mild decay where it is decoupled is a strong one in the gradient.
+void take_decay_of_optimizer(Reading& reading) {
+  Config::Optimizer& optimizer = reading.config.optimizer;
+  const bool decoupled = optimizer.name == "adamw" || optimizer.name == "lion";
+  if (!decoupled && !reading.values.contains("optimizer.weight_decay")) optimizer.weight_decay = 0;
+}
+
 void check(const Reading& reading, std::string_view source_name) {
   const auto violation = first_violation(reading.config);
   if (!violation) return;
@@ -123,6 +130,7 @@ Config Config::from_file(const std::string& path) { return from_json(read_file(p
 Config Config::from_json(std::string_view text, std::string_view source_name) {
   Reading reading = config::read(text, source_name);
   take_linked_defaults(reading);
+  take_decay_of_optimizer(reading);
   check(reading, source_name);
   return std::move(reading.config);
 }

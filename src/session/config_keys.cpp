@@ -104,7 +104,7 @@ constexpr std::array kKeys = {
                "only what the host cannot hold until the verdict."},
     Key{.path = "placement.optimizer",
         .field = [](Config& c) -> Field { return &c.placement.optimizer; },
-        .doc = "Homes of the fp32 masters and both moments."},
+        .doc = "Homes of the masters and the moments."},
     Key{.path = "nvme.directories",
         .field = [](Config& c) -> Field { return &c.nvme.directories; },
         .rule = {"of different, non-empty paths without control characters",
@@ -194,7 +194,8 @@ constexpr std::array kKeys = {
     Key{.path = "optimizer.weight_decay",
         .field = [](Config& c) -> Field { return &c.optimizer.weight_decay; },
         .doc = "adamw, lion: a step multiplies weights by 1 - learning rate x this. The others: "
-               "this x weight is added to the gradient (L2)."},
+               "this x weight is added to the gradient (L2), and a file that does not name it "
+               "gets 0."},
     Key{.path = "optimizer.momentum",
         .field = [](Config& c) -> Field { return &c.optimizer.momentum; },
         .range = kBeta,
@@ -207,7 +208,8 @@ constexpr std::array kKeys = {
         .doc = "Largest global gradient norm; larger ones are scaled down to it. 0: no clipping."},
     Key{.path = "optimizer.nonfinite",
         .field = [](Config& c) -> Field { return &c.optimizer.nonfinite; },
-        .doc = "A step with an infinite or NaN gradient: leave all states as they are, or fail."},
+        .doc = "A step with an infinite or NaN gradient: leave all states as they are, or fail. A "
+               "dynamic loss scale skips in either case, and fails at its minimum."},
     Key{.path = "loss_scale.kind",
         .field = [](Config& c) -> Field { return &c.loss_scale.kind; },
         .doc = "`auto` is `dynamic` where `precision.param` or `precision.reduce` is fp16, and "
@@ -321,6 +323,11 @@ constexpr std::array kRelations = {
              [](const Config& c) { return c.nvme.write_depth <= c.nvme.queue_depth; }},
     Relation{"precision.moments", "be \"fp32\" or \"bf16\": fp16 cannot hold second moments",
              [](const Config& c) { return c.precision.moments != DType::fp16; }},
+    Relation{"precision.moments",
+             "be \"fp32\" when \"optimizer.name\" is \"adagrad\", whose sums bf16 would stop",
+             [](const Config& c) {
+               return c.optimizer.name != "adagrad" || c.precision.moments == DType::fp32;
+             }},
     Relation{"optimizer.momentum", "be 0 when \"optimizer.name\" is not \"sgd\"",
              [](const Config& c) { return c.optimizer.momentum == 0 || is_sgd(c); }},
     Relation{"optimizer.nesterov",

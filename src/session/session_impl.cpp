@@ -179,8 +179,7 @@ std::string SessionImpl::precision_text() const {
   }
   text += fmt::format("; {}", name_of(table.rule));
   if (loss_scale_.scales()) {
-    const bool dynamic = resolved(config_).kind == Config::LossScaleKind::dynamic;
-    text += fmt::format("; loss scale {} {}", dynamic ? "dynamic, from" : "static,",
+    text += fmt::format("; loss scale {} {}", loss_scale_.dynamic() ? "dynamic, from" : "static,",
                         loss_scale_.value());
   }
   return text;

@@ -71,7 +71,10 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   const Config& config() const { return config_; }
   const MemoryPlan& memory_plan() const { return plan_; }
   std::uint64_t completed_steps() const { return completed_steps_; }
-  double loss_scale() const { return loss_scale_.value(); }
+  double loss_scale() {
+    asked_loss_scale_ = true;
+    return loss_scale_.value();
+  }
 
  private:
   struct StepState {
@@ -131,6 +134,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   const LogSink log_;
   SteadyClock clock_;
   LossScale loss_scale_;
+  bool asked_loss_scale_ = false;  // for the step under way or the next one
 
   StateGeometry geometry_;
   MemoryPlan plan_;
@@ -145,7 +149,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::vector<std::uint64_t> first_tensor_;    // by unit: global index of its first tensor
   std::vector<std::uint64_t> tensor_updates_;  // by global tensor index
   std::uint64_t completed_steps_ = 0;
-  bool applying_update_ = false;                                 // the states are between two steps
+  bool applying_update_ = false;  // the states are between two steps
   bool told_widening_ = false;
   std::vector<bool> initialized_;                                // by unit
   std::vector<std::optional<UpdateCoefficients>> coefficients_;  // by global tensor index

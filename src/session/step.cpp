@@ -15,6 +15,8 @@ namespace strata {
 namespace {
 
 constexpr double kSecond = 1e9;
+// That of optimizer.beta1 and optimizer.beta2.
+constexpr double kLargestBeta = 0.999999;
 
 // Adds the time between construction and destruction to `seconds`.
 class Stopwatch {
@@ -117,6 +119,22 @@ void SessionImpl::check_step_options(const StepOptions& options) const {
     throw Error(ErrorCode::invalid_argument, "begin_step with a gradient_scale that is not finite");
   }
   if (options.groups.empty()) return;
+  for (std::size_t g = 0; g < options.groups.size(); ++g) {
+    const GroupRates& rates = options.groups[g];
+    const auto is_rate = [](double value) { return std::isfinite(value) && value >= 0; };
+    const auto is_beta = [](double value) { return value >= 0 && value <= kLargestBeta; };
+    if (!is_rate(rates.learning_rate) || !is_rate(rates.weight_decay)) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("begin_step with a rate of {} and a decay of {} for group {}: both "
+                              "must be finite and not negative",
+                              rates.learning_rate, rates.weight_decay, g));
+    }
+    if (is_beta(rates.beta1.value_or(0)) && is_beta(rates.beta2.value_or(0))) continue;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("begin_step with betas of {} and {} for group {}: they must be from 0 "
+                            "to {}",
+                            rates.beta1.value_or(0), rates.beta2.value_or(0), g, kLargestBeta));
+  }
   for (const UnitSpec& unit : model_.units()) {
     for (const TensorSpec& tensor : unit.tensors) {
       if (tensor.group < options.groups.size()) continue;
@@ -239,6 +257,12 @@ void SessionImpl::reduce(GradientLease lease, StreamId stream) {
       throw Error(ErrorCode::invalid_argument, "reduce() of an empty or foreign gradient lease");
     }
     const UnitId unit = lease.unit_;
+    if (loss_scale_.scales() && !asked_loss_scale_) {
+      throw Error(ErrorCode::invalid_argument,
+                  "this session scales losses (loss_scale.kind): multiply the loss by "
+                  "loss_scale() before each step's first reduce()",
+                  {.unit = model_.unit(unit).name});
+    }
     agree({CallKind::reduce, unit});
     const std::uint32_t made = step_.reductions[unit.value]++;
     std::erase(step_.reduce_order, unit);
@@ -360,6 +384,7 @@ StepResult SessionImpl::end_step() {
     result.loss_scale = loss_scale_.value();
     agree({CallKind::end_step, {}});
     step_.active = false;
+    asked_loss_scale_ = false;
     LocalVerdict local;
     {
       const Stopwatch watch(clock_, step_.seconds.drain);
@@ -378,7 +403,9 @@ StepResult SessionImpl::end_step() {
       const double scale = step_.options.gradient_scale / result.loss_scale;
       result.grad_norm = std::sqrt(verdict.sum_of_squares) * std::abs(scale);
       result.skipped = verdict.nonfinite || !std::isfinite(result.grad_norm);
-      if (result.skipped && config_.optimizer.nonfinite == Config::Nonfinite::abort) {
+      // A dynamic scale probes for the largest that works: overflows are how it finds it.
+      if (result.skipped && config_.optimizer.nonfinite == Config::Nonfinite::abort &&
+          !loss_scale_.dynamic()) {
         throw Error(ErrorCode::numerics,
                     fmt::format("a gradient of step {} is not finite (optimizer.nonfinite is "
                                 "\"abort\"); the weights are those of the step before",
