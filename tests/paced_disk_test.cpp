@@ -1,4 +1,4 @@
-#include "support/paced_disk.hpp"
+#include "paced/paced_disk.hpp"
 
 #include <gtest/gtest.h>
 #include <time.h>

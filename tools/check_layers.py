@@ -12,14 +12,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-ADAPTERS = {"cpu", "cuda", "uring", "posix", "mpi", "nccl", "self", "tcp"}
+ADAPTERS = {"cpu", "cuda", "uring", "posix", "paced", "mpi", "nccl", "self", "tcp"}
 FACTORIES = ("src/session/factory.cpp", "src/session/factory_communicators.cpp")
 
 # Room -> the rooms that it may include, besides itself.
 BELOW = {"base": set(), "ports": {"base"}, "config": {"base"}}
 BELOW["files"] = {"ports", "base"}
 BELOW |= {adapter: {"ports", "base"} for adapter in ADAPTERS}
-for adapter in ("posix", "uring"):
+for adapter in ("posix", "uring", "paced"):
     BELOW[adapter] = BELOW["files"] | {"files"}
 # Its control plane is the TCP adapter's.
 BELOW["nccl"] = BELOW["tcp"] | {"tcp"}
@@ -28,7 +28,8 @@ BELOW["layout"] = BELOW["memory"] = {"config", "ports", "base"}
 BELOW["plan"] = BELOW["optim"] = BELOW["layout"] | {"layout", "memory"}
 BELOW["engine"] = BELOW["plan"] | {"plan", "optim"}
 BELOW["session"] = BELOW["engine"] | {"engine"}
-BELOW["tools"] = BELOW["session"] | {"session"}
+# `strata bench` measures on the paced disk, which no configuration can choose.
+BELOW["tools"] = BELOW["session"] | {"session", "paced"}
 # An example is a user: it sees public headers only, whatever their room.
 BELOW["examples"] = set()
 
@@ -160,12 +161,16 @@ SELF_TESTS = [
     ("src/tcp/a.cpp", "#include <boost/asio/read.hpp>", None),
     ("src/nccl/a.cpp", '#include "tcp/x.hpp"', None),
     ("tools/strata/bare_loop.cpp", "#include <liburing.h>", None),
+    ("tools/strata/a.cpp", '#include "paced/x.hpp"', None),
+    ("src/paced/a.cpp", '#include "files/x.hpp"', None),
     ("examples/e/a.cpp", '#include "strata/session.hpp"', None),
     ("src/base/a.cpp", '#include "layout/x.hpp"', "base stands not above layout"),
     ("src/layout/a.cpp", '#include "memory/x.hpp"', "layout stands not above memory"),
     ("src/cpu/a.cpp", '#include "strata/model.hpp"', "cpu stands not above layout"),
     ("src/cpu/a.cpp", '#include "posix/x.hpp"', "only src/session/factory.cpp"),
     ("src/session/a.cpp", '#include "cpu/x.hpp"', "only src/session/factory.cpp"),
+    ("src/paced/a.cpp", '#include "engine/x.hpp"', "paced stands not above engine"),
+    ("tools/strata/a.cpp", '#include "cpu/x.hpp"', "only src/session/factory.cpp"),
     ("src/session/a.cpp", "# include <mpi.h>", "only inside mpi"),
     ("src/nccl/a.cpp", "#include <boost/asio.hpp>", "only inside tcp"),
     ("src/tcp/a.cpp", '#include "cpu/x.hpp"', "only src/session/factory.cpp"),
@@ -186,7 +191,8 @@ def self_test():
     for path, text, expected in SELF_TESTS:
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
-            for room in ("base", "cpu", "posix", "tcp", "layout", "memory", "engine"):
+            rooms = ("base", "cpu", "posix", "paced", "files", "tcp", "layout", "memory", "engine")
+            for room in rooms:
                 (root / "src" / room).mkdir(parents=True)
                 (root / "src" / room / "x.hpp").touch()
             (root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -22,10 +22,10 @@
 
 #include "base/wake_event.hpp"
 #include "files/io_tally.hpp"
+#include "paced/file_store.hpp"
 #include "strata/block_io.hpp"
 #include "strata/clock.hpp"
 #include "support/fault_plan.hpp"
-#include "support/file_store.hpp"
 
 namespace strata::test {
 

@@ -89,13 +89,10 @@ void bench_io(const BenchIoArguments& arguments, std::FILE* out) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, std::FILE* out) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure what this machine gives");
-  bench->require_subcommand(1);
-
+void add_bench_io(CLI::App& bench, std::FILE* out) {
   const auto arguments = std::make_shared<BenchIoArguments>();
   BenchIoOptions& options = arguments->options;
-  CLI::App* io = bench->add_subcommand(
+  CLI::App* io = bench.add_subcommand(
       "io", "Rates of the nvme tier, beside those of a loop that does nothing but I/O");
   io->add_option("--dir", options.directories, "Directories on the disks, as nvme.directories")
       ->required();

@@ -7,8 +7,8 @@
 
 namespace strata::tool {
 
-// Adds the subcommand `bench` with `io`. `out` receives what it prints and stays open until the app
+// Adds `io` below `bench`. `out` receives what it prints and stays open until the app
 // has run. Running it throws Interrupted when a signal ended it.
-void add_bench(CLI::App& app, std::FILE* out);
+void add_bench_io(CLI::App& bench, std::FILE* out);
 
 }  // namespace strata::tool

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "bench_io.hpp"
+#include "bench_optim.hpp"
 #include "inspect.hpp"
 #include "interrupt.hpp"
 
@@ -30,7 +31,10 @@ int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
   app.require_subcommand(1);
   try {
     add_inspect(app, out);
-    add_bench(app, out);
+    CLI::App* bench = app.add_subcommand("bench", "Measure what this machine gives");
+    bench->require_subcommand(1);
+    add_bench_io(*bench, out);
+    add_bench_optim(*bench, out);
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::CallForHelp&) {

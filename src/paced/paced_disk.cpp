@@ -1,4 +1,4 @@
-#include "support/paced_disk.hpp"
+#include "paced/paced_disk.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 #include "base/check.hpp"
 
-namespace strata::test {
+namespace strata {
 namespace {
 
 std::int64_t to_ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
@@ -235,4 +235,4 @@ IoCounters PacedDisk::counters() const {
   return tally_.counters(clock_.now_ns());
 }
 
-}  // namespace strata::test
+}  // namespace strata

@@ -17,7 +17,7 @@
 
 #include "strata/block_io.hpp"
 
-namespace strata::test {
+namespace strata {
 
 // Zeroed memory that is backed lazily, by huge pages where the kernel has them.
 class ZeroedMemory {
@@ -99,4 +99,4 @@ class FileStore {
   std::set<std::string> directories_;
 };
 
-}  // namespace strata::test
+}  // namespace strata

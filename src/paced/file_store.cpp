@@ -1,4 +1,4 @@
-#include "support/file_store.hpp"
+#include "paced/file_store.hpp"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include "base/check.hpp"
 #include "strata/error.hpp"
 
-namespace strata::test {
+namespace strata {
 namespace {
 
 std::string parent_of(const std::string& path) {
@@ -199,4 +199,4 @@ std::shared_ptr<FileStore> FileStore::clone() const {
   return copy;
 }
 
-}  // namespace strata::test
+}  // namespace strata

@@ -24,11 +24,11 @@
 
 #include "base/wake_event.hpp"
 #include "files/io_tally.hpp"
+#include "paced/file_store.hpp"
 #include "strata/block_io.hpp"
 #include "strata/clock.hpp"
-#include "support/file_store.hpp"
 
-namespace strata::test {
+namespace strata {
 
 class PacedDisk final : public BlockIo {
  public:
@@ -115,4 +115,4 @@ class PacedDisk final : public BlockIo {
   std::thread thread_;
 };
 
-}  // namespace strata::test
+}  // namespace strata
