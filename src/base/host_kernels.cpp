@@ -59,27 +59,31 @@ HWY_INLINE hn::Vec<D> load(D d, const element::Fp16* from) {
   return hn::PromoteTo(d, hn::LoadU(narrow, reinterpret_cast<const hwy::float16_t*>(from)));
 }
 
-HWY_INLINE void store(Vector value, float* to) { hn::StoreU(value, Floats(), to); }
-
-// element::from_float<Bf16>() of each lane.
-HWY_INLINE void store(Vector value, element::Bf16* to) {
-  const hn::Rebind<std::uint32_t, Floats> wide;
-  const hn::Rebind<std::int32_t, Floats> signed_wide;
-  const hn::Rebind<std::uint16_t, Floats> narrow;
-  const auto bits = hn::BitCast(wide, value);
-  const auto high = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(high, hn::Set(wide, 1));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(wide, 0x7FFF)), odd));
-  const auto quiet_nan = hn::Or(high, hn::Set(wide, 0x40));
-  const auto is_nan = hn::RebindMask(wide, hn::IsNaN(value));
-  const auto result = hn::IfThenElse(is_nan, quiet_nan, rounded);
-  hn::StoreU(hn::DemoteTo(narrow, hn::BitCast(signed_wide, result)), narrow,
-             reinterpret_cast<std::uint16_t*>(to));
+// element::from_float<Bf16>() of each lane, in its upper half.
+HWY_INLINE auto rounded_to_bf16(Vector value) {
+  const hn::Rebind<std::uint32_t, Floats> d;
+  const auto bits = hn::BitCast(d, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(d, 0x7FFF)), odd);
+  const auto quiet_nan = hn::Or(bits, hn::Set(d, 0x400000));
+  return hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(value)), quiet_nan, rounded);
 }
 
-HWY_INLINE void store(Vector value, element::Fp16* to) {
-  const hn::Rebind<hwy::float16_t, Floats> narrow;
-  hn::StoreU(hn::DemoteTo(narrow, value), narrow, reinterpret_cast<hwy::float16_t*>(to));
+// Two vectors at `from`, rounded.
+HWY_INLINE void round_pair(const float* from, element::Bf16* to) {
+  const Floats d;
+  const hn::Repartition<std::uint16_t, Floats> halves;
+  const auto low = hn::BitCast(halves, rounded_to_bf16(hn::LoadU(d, from)));
+  const auto high = hn::BitCast(halves, rounded_to_bf16(hn::LoadU(d, from + hn::Lanes(d))));
+  hn::StoreU(hn::ConcatOdd(halves, high, low), halves, reinterpret_cast<std::uint16_t*>(to));
+}
+
+HWY_INLINE void round_pair(const float* from, element::Fp16* to) {
+  const Floats d;
+  const hn::Rebind<hwy::float16_t, Floats> halves;
+  auto* const out = reinterpret_cast<hwy::float16_t*>(to);
+  hn::StoreU(hn::DemoteTo(halves, hn::LoadU(d, from)), halves, out);
+  hn::StoreU(hn::DemoteTo(halves, hn::LoadU(d, from + hn::Lanes(d))), halves, out + hn::Lanes(d));
 }
 
 // Widens or rounds `count` elements. The ends of arrays are the reference's.
@@ -93,9 +97,9 @@ void widen(const T* HWY_RESTRICT from, float* HWY_RESTRICT to, std::size_t count
 
 template <class T>
 void narrow(const float* HWY_RESTRICT from, T* HWY_RESTRICT to, std::size_t count) {
-  const Floats d;
+  const std::size_t pair = 2 * hn::Lanes(Floats());
   std::size_t i = 0;
-  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) store(hn::LoadU(d, from + i), to + i);
+  for (; i + pair <= count; i += pair) round_pair(from + i, to + i);
   for (; i < count; ++i) to[i] = element::from_float<T>(from[i]);
 }
 
@@ -254,7 +258,7 @@ void add(float* HWY_RESTRICT to, const G* HWY_RESTRICT gradient, std::uint64_t c
   std::uint64_t i = 0;
   for (; i + lanes <= count; i += lanes) {
     const Vector g = load(d, gradient + i);
-    store(overwrite ? g : hn::Add(hn::LoadU(d, to + i), g), to + i);
+    hn::StoreU(overwrite ? g : hn::Add(hn::LoadU(d, to + i), g), d, to + i);
   }
   const element::AccumulateBody<G> rest{to, gradient, overwrite};
   for (; i < count; ++i) rest(i);
