@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 #include "base/check.hpp"
 #include "base/element.hpp"
@@ -69,21 +70,26 @@ HWY_INLINE auto rounded_to_bf16(Vector value) {
   return hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(value)), quiet_nan, rounded);
 }
 
-// Two vectors at `from`, rounded.
-HWY_INLINE void round_pair(const float* from, element::Bf16* to) {
+// Two vectors, rounded to where they rest.
+HWY_INLINE void store_pair(Vector low, Vector high, float* to) {
   const Floats d;
-  const hn::Repartition<std::uint16_t, Floats> halves;
-  const auto low = hn::BitCast(halves, rounded_to_bf16(hn::LoadU(d, from)));
-  const auto high = hn::BitCast(halves, rounded_to_bf16(hn::LoadU(d, from + hn::Lanes(d))));
-  hn::StoreU(hn::ConcatOdd(halves, high, low), halves, reinterpret_cast<std::uint16_t*>(to));
+  hn::StoreU(low, d, to);
+  hn::StoreU(high, d, to + hn::Lanes(d));
 }
 
-HWY_INLINE void round_pair(const float* from, element::Fp16* to) {
+HWY_INLINE void store_pair(Vector low, Vector high, element::Bf16* to) {
+  const hn::Repartition<std::uint16_t, Floats> halves;
+  const auto packed = hn::ConcatOdd(halves, hn::BitCast(halves, rounded_to_bf16(high)),
+                                    hn::BitCast(halves, rounded_to_bf16(low)));
+  hn::StoreU(packed, halves, reinterpret_cast<std::uint16_t*>(to));
+}
+
+HWY_INLINE void store_pair(Vector low, Vector high, element::Fp16* to) {
   const Floats d;
   const hn::Rebind<hwy::float16_t, Floats> halves;
   auto* const out = reinterpret_cast<hwy::float16_t*>(to);
-  hn::StoreU(hn::DemoteTo(halves, hn::LoadU(d, from)), halves, out);
-  hn::StoreU(hn::DemoteTo(halves, hn::LoadU(d, from + hn::Lanes(d))), halves, out + hn::Lanes(d));
+  hn::StoreU(hn::DemoteTo(halves, low), halves, out);
+  hn::StoreU(hn::DemoteTo(halves, high), halves, out + hn::Lanes(d));
 }
 
 // Widens or rounds `count` elements. The ends of arrays are the reference's.
@@ -97,9 +103,12 @@ void widen(const T* HWY_RESTRICT from, float* HWY_RESTRICT to, std::size_t count
 
 template <class T>
 void narrow(const float* HWY_RESTRICT from, T* HWY_RESTRICT to, std::size_t count) {
-  const std::size_t pair = 2 * hn::Lanes(Floats());
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
   std::size_t i = 0;
-  for (; i + pair <= count; i += pair) round_pair(from + i, to + i);
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    store_pair(hn::LoadU(d, from + i), hn::LoadU(d, from + i + lanes), to + i);
+  }
   for (; i < count; ++i) to[i] = element::from_float<T>(from[i]);
 }
 
@@ -110,43 +119,61 @@ HWY_INLINE Coefficients<Vector> broadcast(const UpdateCoefficients& c) {
           hn::Set(d, c.step),   hn::Set(d, c.second_scale)};
 }
 
-// A part of a run, all of it fp32.
+// A part of a run. The weights are fp32; gradients and moments in the types that most have are
+// converted on the way.
+template <class G, class M>
 struct Part {
-  const float* gradient;
+  const G* gradient;
   float* weights;
-  float* moments[2];
+  M* moments[2];
   std::size_t count;
 };
 
-template <class Rule>
-HWY_INLINE void update_vector(const Part& part, std::size_t i, const Coefficients<Vector>& c) {
+template <class Rule, class G, class M>
+HWY_INLINE void update_pair(const Part<G, M>& part, std::size_t at,
+                            const Coefficients<Vector>& coefficients) {
   const Floats d;
-  Vector w = hn::LoadU(d, part.weights + i);
-  Vector m[Rule::kMoments + 1];  // one too many: there are no empty arrays
-  for (std::size_t k = 0; k < Rule::kMoments; ++k) m[k] = hn::LoadU(d, part.moments[k] + i);
-  Rule::template update<VectorMath>(hn::LoadU(d, part.gradient + i), w, m, c);
-  hn::StoreU(w, d, part.weights + i);
-  for (std::size_t k = 0; k < Rule::kMoments; ++k) hn::StoreU(m[k], d, part.moments[k] + i);
+  Vector w[2];
+  Vector m[2][Rule::kMoments + 1];  // one too many: there are no empty arrays
+  for (std::size_t v = 0; v < 2; ++v) {
+    const std::size_t i = at + v * hn::Lanes(d);
+    w[v] = hn::LoadU(d, part.weights + i);
+    for (std::size_t k = 0; k < Rule::kMoments; ++k) m[v][k] = load(d, part.moments[k] + i);
+    Rule::template update<VectorMath>(load(d, part.gradient + i), w[v], m[v], coefficients);
+  }
+  store_pair(w[0], w[1], part.weights + at);
+  for (std::size_t k = 0; k < Rule::kMoments; ++k) {
+    store_pair(m[0][k], m[1][k], part.moments[k] + at);
+  }
 }
 
-template <class Rule>
-void update_part(const Part& part, const UpdateCoefficients& coefficients) {
-  const std::size_t lanes = hn::Lanes(Floats());
-  const Coefficients<Vector> c = broadcast(coefficients);
-  const std::size_t whole = part.count / lanes * lanes;
-  for (std::size_t i = 0; i < whole; i += lanes) update_vector<Rule>(part, i, c);
+template <class Rule, class G, class M>
+void update_part(const Part<G, M>& part, const UpdateCoefficients& scalars) {
+  constexpr std::size_t kPair = 2 * hn::MaxLanes(Floats());
+  const Coefficients<Vector> coefficients = broadcast(scalars);
+  const std::size_t whole = part.count / kPair * kPair;
+  for (std::size_t i = 0; i < whole; i += kPair) update_pair<Rule>(part, i, coefficients);
   const std::size_t left = part.count - whole;
   if (left == 0) return;
-  // The rest in a vector of its own, beside zeros.
-  float arrays[4][hn::MaxLanes(Floats())] = {};
-  float* const at[4] = {part.weights, part.moments[0], part.moments[1], nullptr};
-  std::copy_n(part.gradient + whole, left, arrays[3]);
-  for (std::size_t k = 0; k <= Rule::kMoments; ++k) std::copy_n(at[k] + whole, left, arrays[k]);
-  update_vector<Rule>({arrays[3], arrays[0], {arrays[1], arrays[2]}, lanes}, 0, c);
-  for (std::size_t k = 0; k <= Rule::kMoments; ++k) std::copy_n(arrays[k], left, at[k] + whole);
+  // The rest in arrays of their own, beside zeros.
+  G gradient[kPair] = {};
+  float weights[kPair] = {};
+  M moments[2][kPair] = {};
+  std::copy_n(part.gradient + whole, left, gradient);
+  std::copy_n(part.weights + whole, left, weights);
+  for (std::size_t k = 0; k < Rule::kMoments; ++k) {
+    std::copy_n(part.moments[k] + whole, left, moments[k]);
+  }
+  update_pair<Rule>(Part<G, M>{gradient, weights, {moments[0], moments[1]}, kPair}, 0,
+                    coefficients);
+  std::copy_n(weights, left, part.weights + whole);
+  for (std::size_t k = 0; k < Rule::kMoments; ++k) {
+    std::copy_n(moments[k], left, part.moments[k] + whole);
+  }
 }
 
-// Elements that are widened at once: what they are widened to stays in the first-level cache.
+// Elements that are converted at once, where update_pair() does not: what they are converted to
+// stays in the first-level cache.
 constexpr std::size_t kPartElems = 1024;
 
 // A part of an array as floats: where it stands, or widened into `buffer`.
@@ -167,36 +194,54 @@ void round_to(void* array, DType dtype, std::uint64_t at, std::size_t count, con
   if (dtype == DType::fp16) narrow(values, static_cast<element::Fp16*>(array) + at, count);
 }
 
-// Elements [begin, end), which one run covers.
-template <class Rule>
-void update_run(const UpdateOp& op, const UpdateCoefficients& coefficients, std::uint64_t begin,
+// Elements [begin, end), which one run covers. G: bf16 as it is, or floats that others are widened
+// to.
+template <class Rule, class G, class M>
+void update_run(const UpdateOp& op, const UpdateCoefficients& scalars, std::uint64_t begin,
                 std::uint64_t end) {
-  float buffers[4][kPartElems];
+  float gradients[kPartElems];
+  float weights[kPartElems];
+  M* const moments[] = {static_cast<M*>(op.moments[0]), static_cast<M*>(op.moments[1])};
   for (std::uint64_t at = begin; at < end; at += kPartElems) {
     const std::size_t count = std::min<std::uint64_t>(kPartElems, end - at);
-    Part part{widened(op.gradient, op.gradient_dtype, at, count, buffers[0]),
-              const_cast<float*>(widened(op.weights, op.weights_dtype, at, count, buffers[1])),
-              {},
-              count};
-    for (std::size_t k = 0; k < Rule::kMoments; ++k) {
-      part.moments[k] =
-          const_cast<float*>(widened(op.moments[k], op.moments_dtype, at, count, buffers[2 + k]));
+    Part<G, M> part{};
+    part.count = count;
+    if constexpr (std::is_same_v<G, float>) {
+      part.gradient = widened(op.gradient, op.gradient_dtype, at, count, gradients);
+    } else {
+      part.gradient = static_cast<const G*>(op.gradient) + at;
     }
-    update_part<Rule>(part, coefficients);
+    part.weights = const_cast<float*>(widened(op.weights, op.weights_dtype, at, count, weights));
+    for (std::size_t k = 0; k < Rule::kMoments; ++k) part.moments[k] = moments[k] + at;
+    update_part<Rule>(part, scalars);
     round_to(op.weights, op.weights_dtype, at, count, part.weights);
-    for (std::size_t k = 0; k < Rule::kMoments; ++k) {
-      round_to(op.moments[k], op.moments_dtype, at, count, part.moments[k]);
-    }
     if (op.param != nullptr) round_to(op.param, op.param_dtype, at, count, part.weights);
   }
 }
 
+template <class Rule, class G, class M>
+void update_runs(const UpdateOp& op, std::uint64_t begin, std::uint64_t end) {
+  for (const UpdateRun& run : op.runs) {
+    const std::uint64_t first = std::max(begin, run.begin_elems);
+    const std::uint64_t last = std::min(end, run.begin_elems + run.count_elems);
+    if (first < last) update_run<Rule, G, M>(op, run.coefficients, first, last);
+  }
+}
+
+template <class Rule, class G>
+void with_moments(const UpdateOp& op, std::uint64_t begin, std::uint64_t end) {
+  if constexpr (Rule::kMoments > 0) {
+    if (op.moments_dtype == DType::bf16) return update_runs<Rule, G, element::Bf16>(op, begin, end);
+  }
+  update_runs<Rule, G, float>(op, begin, end);
+}
+
 void update(const UpdateOp& op, std::uint64_t begin, std::uint64_t end) {
   with_rule(op.rule, [&]<class Rule>(Rule*) {
-    for (const UpdateRun& run : op.runs) {
-      const std::uint64_t first = std::max(begin, run.begin_elems);
-      const std::uint64_t last = std::min(end, run.begin_elems + run.count_elems);
-      if (first < last) update_run<Rule>(op, run.coefficients, first, last);
+    if (op.gradient_dtype == DType::bf16) {
+      with_moments<Rule, element::Bf16>(op, begin, end);
+    } else {
+      with_moments<Rule, float>(op, begin, end);
     }
   });
 }
