@@ -10,6 +10,7 @@
 
 // Compiled once for each target by <hwy/foreach_target.h> (Google Highway, "quick reference").
 #undef HWY_TARGET_INCLUDE
+// NOLINTNEXTLINE(readability-identifier-naming): Highway's name
 #define HWY_TARGET_INCLUDE "base/host_kernels.cpp"
 #include <hwy/foreach_target.h>
 // The order matters to Highway.
