@@ -91,7 +91,7 @@ TEST_F(UpdateAlone, EveryPrecisionGivesTheSameStatesInEveryHome) {
 }
 
 TEST_F(UpdateRanks, ANonfiniteGradientIsSkippedWhereverItIs) {
-  constexpr std::uint32_t kMicroBatches = 3;
+  constexpr std::uint32_t kMicroBatches = 2;
   for (const DType dtype : {DType::fp16, DType::bf16}) {
     for (const Placed& placed : kPlacements) {
       Config config = config_for(placed, kMicroBatches);
@@ -193,7 +193,7 @@ TEST_F(UpdateAlone, GroupsHaveRatesAndBetasOfTheirOwn) {
 // Gradients on the host as far as it goes, the rest in files.
 TEST_F(UpdateAlone, GradientsSpillOnlyBeyondTheHostBudget) {
   ToyOptions options = small(2, 2);
-  options.scale_elems = 1'500'000;  // gradients of several slabs
+  options.scale_elems = 600'000;  // gradients of several slabs
   const SessionOptions scratch{.device_scratch = Bytes{256}, .host_scratch = {}, .log = {}};
   const auto plan_of = [&](const Config& config) {
     return Session::plan_memory(toy_model(options), config, 1, 1, scratch);

@@ -33,7 +33,7 @@ strata_test(session_standin_test SOURCES session_test.cpp session_update_test.cp
             LINK strata_on_standin GTest::gmock LABELS standin)
 strata_test(seeded_standin_test SOURCES seeded_session_test.cpp support/standin_machine.cpp
                                         support/toy_program.cpp
-            LINK strata_on_standin GTest::gmock LABELS standin TSAN)
+            LINK strata_on_standin GTest::gmock LABELS standin)
 # Hundreds of processes or sessions, which sanitizers see elsewhere.
 if(NOT STRATA_SANITIZE)
   strata_test(storage_fault_standin_test
