@@ -197,7 +197,7 @@ void read_quota(const std::string& root, CpuFacts& facts) {
       take_least_quota(mounts, path, true, facts);
       take_least_quota(mounts + "/unified", path, true, facts);  // beside version 1
     } else if (fmt::format(",{},", controllers).find(",cpu,") != std::string::npos) {
-      take_least_quota(mounts + "/" + controllers, path, false, facts);
+      take_least_quota(fmt::format("{}/{}", mounts, controllers), path, false, facts);
       take_least_quota(mounts + "/cpu", path, false, facts);
     }
   }
