@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -18,6 +17,7 @@
 
 #include "engine/worker_pool.hpp"
 #include "support/in_process_ranks.hpp"
+#include "support/loop_file_system.hpp"
 #include "support/simulated_disk.hpp"
 #include "support/test_machine.hpp"
 #include "support/toy_program.hpp"
@@ -66,13 +66,6 @@ TEST(CpuList, IsWrittenWithRanges) {
 // A directory that stands for "/".
 class CpuMachine : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "cpus.XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-
   void write(const std::string& path, const std::string& text) const {
     const std::filesystem::path file = root_ + path;
     std::filesystem::create_directories(file.parent_path());
@@ -90,7 +83,8 @@ class CpuMachine : public ::testing::Test {
   CpuFacts facts(const CpuSet& allowed) const { return read_cpu_facts(root_, allowed); }
   unsigned quota() const { return facts({0}).quota_cpus; }
 
-  std::string root_;
+  const ScratchDirectory directory_;
+  const std::string root_ = directory_.path();
 };
 
 TEST_F(CpuMachine, ThatSaysNothingHasOneNodeNoSiblingsAndNoLimit) {
@@ -430,6 +424,7 @@ class Meeting {
  private:
   struct Place final : Job {
     explicit Place(Meeting& its_meeting) : meeting(its_meeting) {}
+    virtual ~Place() = default;
     void run() override {
       cpus = cpus_of_this_thread();
       std::unique_lock lock(meeting.mutex_);
