@@ -156,7 +156,7 @@ TEST(Config, UnknownKeysNameThePlaceAndTheNearestKey) {
        "nvme, precision, optimizer, loss_scale, engine, communicator, outside"},
       {R"({"engine": {"thread_count": 3}})",
        "strata.json:1:13: unknown key \"engine.thread_count\"; the keys here are max_live_units, "
-       "max_micro_batches, tile, workers"},
+       "look_ahead, max_micro_batches, tile, workers"},
       {R"({"budgets.device": "1GiB"})",
        "strata.json:1:2: unknown key \"budgets.device\"; a name has no dots: write "
        "{\"section\": {\"name\": value}}"},

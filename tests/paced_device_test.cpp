@@ -1,4 +1,4 @@
-#include "support/paced_device.hpp"
+#include "paced/paced_device.hpp"
 
 #include <gtest/gtest.h>
 

@@ -23,6 +23,11 @@ struct Setting {
   std::uint32_t ranks;
   std::uint32_t micro_batches;
   std::uint32_t placement;
+  unsigned look_ahead = 0;
+  std::uint64_t deviations = 0;
+  // Without clipping: updates may begin before the verdict, in backward or not.
+  bool clips = true;
+  bool in_backward = false;
 };
 
 constexpr TierFractions kPlacements[][3] = {
@@ -35,6 +40,12 @@ Config config_of(const Setting& setting) {
   Config config = toy_config(param, grad, optimizer);
   config.engine.max_micro_batches = setting.micro_batches;
   config.budgets.device = 8_MiB;
+  config.engine.look_ahead = setting.look_ahead;
+  if (!setting.clips) {
+    config.optimizer.clip_norm = 0;
+    config.optimizer.nonfinite = Config::Nonfinite::abort;
+    config.optimizer.in_backward = setting.in_backward;
+  }
   return config;
 }
 
@@ -43,7 +54,10 @@ template <class BackendsOf>
 std::string train(const Setting& setting, std::uint64_t seed, BackendsOf&& backends_of,
                   const std::function<void(Session&)>& inspect) {
   const Config config = config_of(setting);
-  const ToyOptions options{.steps = 2, .micro_batches = setting.micro_batches, .scale_elems = 4000};
+  const ToyOptions options{.steps = setting.deviations == 0 ? 3U : 6U,
+                           .micro_batches = setting.micro_batches,
+                           .scale_elems = 4000,
+                           .deviations = setting.deviations};
   std::vector<std::string> hashes(setting.ranks);
   run_ranks(setting.ranks, [&](Rank rank, Communicator&) {
     Backends backends = backends_of(rank, config);
@@ -87,10 +101,29 @@ TEST_F(SeededSession, WeightsAreThoseOfTheCpuDevice) {
         SCOPED_TRACE(testing::Message()
                      << "seed " << seed << ", " << ranks << " ranks, " << micro_batches
                      << " micro-batches, placement " << placement);
-        ASSERT_EQ(train_on_machine({ranks, micro_batches, placement}, seed), expected);
+        const auto look_ahead = static_cast<unsigned>(seed % 4);
+        ASSERT_EQ(train_on_machine({ranks, micro_batches, placement, look_ahead}, seed), expected);
         if (::testing::Test::HasFailure()) return;
       }
     }
+  }
+}
+
+// Predictions cost time and nothing else.
+TEST_F(SeededSession, DeviationsChangeNothing) {
+  for (std::uint64_t seed = 0; seed < seeds(); ++seed) {
+    const std::uint32_t ranks = TestMachine::missing_for(2).empty() ? 1 + seed % 2 : 1;
+    const auto placement = static_cast<std::uint32_t>(seed % std::size(kPlacements));
+    SCOPED_TRACE(testing::Message()
+                 << "seed " << seed << ", " << ranks << " ranks, placement " << placement);
+    for (const bool in_backward : {false, true}) {
+      const std::string expected = train_on_cpu({ranks, 2, 0, 0, seed + 1, !in_backward});
+      const auto look_ahead = static_cast<unsigned>(1 + seed % 3);
+      ASSERT_EQ(train_on_machine(
+                    {ranks, 2, placement, look_ahead, seed + 1, !in_backward, in_backward}, seed),
+                expected);
+    }
+    if (::testing::Test::HasFailure()) return;
   }
 }
 

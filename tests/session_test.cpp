@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 
+#include "support/error_of.hpp"
 #include "support/in_process_ranks.hpp"
 #include "support/simulated_disk.hpp"
 #include "support/toy_runs.hpp"
@@ -154,12 +155,14 @@ TEST_F(SessionAlone, ReservesWhatItProvedAndStaysBelowIt) {
 
 TEST_F(SessionAlone, SmallestBudgetThatItNamesWorksAndOneByteLessDoesNot) {
   Config config = toy_config(kHost, kHost, kNvme);
+  config.engine.look_ahead = 0;  // the floor; with it, open() takes what is free
   const MemoryPlan plan = Session::plan_memory(
       toy_model({}), config, 1, 1, {.device_scratch = Bytes{256}, .host_scratch = {}, .log = {}});
   config.budgets.device = plan.total(Tier::device);
   config.budgets.host = plan.total(Tier::host);
   config.budgets.nvme = plan.total(Tier::nvme);
-  EXPECT_NO_THROW(run_alone({.steps = 1}, config));
+  config.engine.look_ahead = 2;
+  EXPECT_NO_THROW(run_alone({.steps = 3}, config));
   for (Bytes* budget : {&config.budgets.device, &config.budgets.host, &config.budgets.nvme}) {
     const Bytes enough = *budget;
     *budget -= Bytes{1};
@@ -219,6 +222,78 @@ TEST_F(SessionAlone, AbortsOnNonfiniteWhenAsked) {
   }
 }
 
+Config in_backward_config(const Placed& placed) {
+  Config config = toy_config(placed.param, placed.grad, placed.optimizer);
+  config.optimizer.clip_norm = 0;
+  config.optimizer.nonfinite = Config::Nonfinite::abort;
+  config.optimizer.in_backward = true;
+  return config;
+}
+
+TEST_F(SessionRanks, UpdatesInBackwardGiveTheBitsOfUpdatesAfterTheVerdict) {
+  for (const Placed& placed : kPlacements) {
+    for (const std::uint32_t micro_batches : {1U, 2U}) {
+      Config config = in_backward_config(placed);
+      config.engine.max_micro_batches = micro_batches;
+      const ToyOptions options{.steps = 4, .micro_batches = micro_batches};
+      const std::string early = run_on_ranks(2, options, config).states_hash;
+      config.optimizer.in_backward = false;
+      config.engine.look_ahead = 0;
+      EXPECT_EQ(early, run_on_ranks(2, options, config).states_hash) << placed.name;
+    }
+  }
+}
+
+TEST_F(SessionAlone, AnUpdateInBackwardDoesNotOutliveANonfiniteGradient) {
+  for (const Placed& placed : kPlacements) {
+    ToyOptions options{.steps = 2};
+    options.nonfinite_step = 1;
+    try {
+      run_alone(options, in_backward_config(placed));
+      ADD_FAILURE() << "a non-finite gradient went through";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::numerics);
+      EXPECT_NE(std::string(error.what()).find("go back to a checkpoint"), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST_F(SessionAlone, AUnitUpdatedInBackwardCannotBeGatheredInTheSameStep) {
+  const Config config = in_backward_config(kPlacements[1]);
+  TestMachine machine(1);
+  Session session = Session::open(toy_model({}), config, backends_on(machine, Rank{0}, config));
+  for (std::uint32_t u = 0; u < session.model().units().size(); ++u) {
+    session.initialize(UnitId{u}, [](const TensorSlice&, std::span<float> values) {
+      std::ranges::fill(values, 1.0F);
+    });
+  }
+  const StreamId stream = session.device().create_stream("compute");
+  {
+    Step step = session.begin_step();
+    GradientLease gradients = session.gradients(UnitId{3}, stream);
+    [[maybe_unused]] const GradientView view = gradients[TensorId{0}];
+    session.reduce(std::move(gradients), stream);
+    EXPECT_EQ(
+        error_of([&] { [[maybe_unused]] const auto lease = session.gather(UnitId{3}, stream); })
+            .context()
+            .unit,
+        "head");
+    EXPECT_TRUE(step.end().updated) << "the program may go on";
+  }
+  {
+    Step step = session.begin_step();
+    { [[maybe_unused]] const auto lease = session.gather(UnitId{3}, stream); }
+    GradientLease gradients = session.gradients(UnitId{3}, stream);
+    [[maybe_unused]] const GradientView view = gradients[TensorId{0}];
+    session.reduce(std::move(gradients), stream);
+    // Abandoned here: its states are neither those of the step before nor its own.
+  }
+  const Error error = error_of([&] { [[maybe_unused]] const Step step = session.begin_step(); });
+  EXPECT_NE(std::string(error.what()).find("step 2 was abandoned"), std::string::npos)
+      << error.what();
+}
+
 TEST_F(SessionAlone, AbsentUnitKeepsItsStates) {
   std::string expected;
   for (const Placed& placed : kPlacements) {
@@ -244,6 +319,7 @@ TEST_F(SessionAlone, MovesNoMoreThanTheFloor) {
     for (const Placed& placed : kPlacements) {
       Config config = toy_config(placed.param, placed.grad, placed.optimizer);
       config.engine.max_micro_batches = g;
+      config.engine.look_ahead = 0;  // each update belongs to its step
       Session::LinkFloor floor;
       double elements = 0;
       const ToyOptions options{.steps = 3, .micro_batches = g, .scale_elems = 200000};

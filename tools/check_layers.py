@@ -21,6 +21,8 @@ BELOW["files"] = {"ports", "base"}
 BELOW |= {adapter: {"ports", "base"} for adapter in ADAPTERS}
 for adapter in ("posix", "uring", "paced"):
     BELOW[adapter] = BELOW["files"] | {"files"}
+# A paced device is a CPU device that takes its time.
+BELOW["paced"] = BELOW["paced"] | {"cpu"}
 # Its control plane is the TCP adapter's.
 BELOW["nccl"] = BELOW["tcp"] | {"tcp"}
 BELOW["nccl"] |= {"cuda", "tcp"}
@@ -28,7 +30,7 @@ BELOW["layout"] = BELOW["memory"] = {"config", "ports", "base"}
 BELOW["plan"] = BELOW["optim"] = BELOW["layout"] | {"layout", "memory"}
 BELOW["engine"] = BELOW["plan"] | {"plan", "optim"}
 BELOW["session"] = BELOW["engine"] | {"engine"}
-# `strata bench` measures on the paced disk, which no configuration can choose.
+# `strata bench` measures on the paced ports, which no configuration can choose.
 BELOW["tools"] = BELOW["session"] | {"session", "paced"}
 # An example is a user: it sees public headers only, whatever their room.
 BELOW["examples"] = set()

@@ -58,7 +58,8 @@ struct RunRecord {
   std::vector<EvalRecord> evals;
   std::vector<RankNumbers> ranks;
   strata::StorageFacts storage;  // of rank 0
-  std::string weights_hash;      // empty unless asked for
+  strata::ScheduleFacts schedule;
+  std::string weights_hash;  // empty unless asked for
   bool interrupted = false;
 };
 

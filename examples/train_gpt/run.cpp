@@ -101,6 +101,7 @@ class Run {
   RunRecord train(const OsCounters& os_at_open) {
     if (is_first_) progress_.say(session_.precision_text());
     trainer_.initialize_weights();
+    const strata::LinkBytes before = session_.bytes_moved();
     bool stop = agree(session_.communicator(), 0).stop;
     for (std::uint64_t step = 0; step < options_.steps && !stop; ++step) {
       stop = train_step(step) && step + 1 < options_.steps;
@@ -109,12 +110,15 @@ class Run {
         evaluate(step + 1);
       }
     }
+    session_.synchronize();
+    const strata::LinkBytes step_bytes = session_.bytes_moved() - before - eval_bytes_;
     progress_.finish();
     record_.interrupted = stop;
     if (options_.weights_hash) record_.weights_hash = session_.weights_hash();
     record_.storage = session_.storage_facts();
+    record_.schedule = session_.schedule_facts();
     record_.ranks = gather_numbers(session_.communicator(),
-                                   numbers_of_rank(session_, options_, step_bytes_, os_at_open));
+                                   numbers_of_rank(session_, options_, step_bytes, os_at_open));
     return std::move(record_);
   }
 
@@ -128,7 +132,6 @@ class Run {
     groups[kNormGroup] = {rate, 0};
     const Trainer::StepReport report = trainer_.step(step, std::move(groups));
     const Agreed agreed = agree(session_.communicator(), report.loss_sum);
-    step_bytes_ += report.result.bytes;
     record_.steps.push_back({.loss = agreed.loss_sum / static_cast<double>(record_.tokens_per_step),
                              .grad_norm = report.result.grad_norm,
                              .learning_rate = rate,
@@ -145,7 +148,10 @@ class Run {
   }
 
   void evaluate(std::uint64_t steps_done) {
+    session_.synchronize();  // the update's bytes are those of steps
+    const strata::LinkBytes before = session_.bytes_moved();
     const double sum = agree(session_.communicator(), trainer_.evaluate()).loss_sum;
+    eval_bytes_ += session_.bytes_moved() - before;
     const auto tokens = static_cast<double>(options_.tokens_of_micro_batch()) *
                         options_.eval_batches * session_.communicator().size();
     record_.evals.push_back({steps_done, sum / tokens});
@@ -160,7 +166,7 @@ class Run {
   Progress progress_;
   Trainer trainer_;
   RunRecord record_;
-  strata::LinkBytes step_bytes_;
+  strata::LinkBytes eval_bytes_;
 };
 
 RunRecord train_in_session(RunInputs& inputs, const Job& job, Output& output) {

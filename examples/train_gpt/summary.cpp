@@ -72,6 +72,13 @@ std::string storage_line(const RunRecord& run) {
                                       storage.verified ? "every tile verified" : "not verified"));
 }
 
+std::string schedule_line(const RunRecord& run) {
+  const strata::ScheduleFacts& schedule = run.schedule;
+  return line("schedule", fmt::format("{} of {} steps ran ahead, {} deviated; {} gather slots",
+                                      schedule.followed, schedule.steps, schedule.deviations,
+                                      schedule.gather_slots));
+}
+
 std::string time_lines(const RunRecord& run) {
   if (run.steps.empty()) return {};
   const StepTimes times = step_times(run);
@@ -185,7 +192,8 @@ std::uint64_t states_bytes(const RunRecord& run) {
 
 std::string summary_text(const RunRecord& run) {
   return fmt::format("\nsummary{}\n", run.interrupted ? ", interrupted" : "") + loss_lines(run) +
-         size_lines(run) + storage_line(run) + time_lines(run) + link_table(run) + tier_table(run);
+         size_lines(run) + storage_line(run) + schedule_line(run) + time_lines(run) +
+         link_table(run) + tier_table(run);
 }
 
 }  // namespace train_gpt

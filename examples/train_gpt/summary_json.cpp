@@ -94,6 +94,10 @@ Json run_json(const RunRecord& run) {
                      {"registered", run.storage.registered},
                      {"page_bytes", run.storage.page_size.value},
                      {"verified", run.storage.verified}};
+  json["schedule"] = {{"steps", run.schedule.steps},
+                      {"followed", run.schedule.followed},
+                      {"deviations", run.schedule.deviations},
+                      {"gather_slots", run.schedule.gather_slots}};
   json["ranks"] = column(run.ranks, rank_json);
   if (!run.weights_hash.empty()) json["weights_hash"] = run.weights_hash;
   return json;

@@ -94,6 +94,7 @@ struct Config {
     bool nesterov = false;
     double clip_norm = 0;  // 0: no clipping
     Nonfinite nonfinite = Nonfinite::skip;
+    bool in_backward = false;
     bool operator==(const Optimizer&) const = default;
   };
 
@@ -112,6 +113,7 @@ struct Config {
 
   struct Engine {
     unsigned max_live_units = 2;
+    unsigned look_ahead = 2;
     unsigned max_micro_batches = 1;
     Bytes tile = 4_MiB;    // fp32 bytes of one tile: 256 KiB times a power of two
     unsigned workers = 0;  // 0: from the CPUs that this rank may use

@@ -156,6 +156,14 @@ struct StorageFacts {
   bool verified = false;    // checksums
 };
 
+// How steps met the schedules of their patterns.
+struct ScheduleFacts {
+  std::uint64_t steps = 0;
+  std::uint64_t followed = 0;    // made the recorded calls, which ran ahead
+  std::uint64_t deviations = 0;  // made another call, and nothing ran ahead from there
+  std::uint32_t gather_slots = 0;
+};
+
 // Where the caller's seconds of a step went.
 struct StepSeconds {
   double total = 0;
@@ -163,7 +171,7 @@ struct StepSeconds {
   double gradient_wait = 0;  // blocked in gradients(): the buffer was still being reduced
   double drain = 0;          // end(): compute, reductions and gradient copies still under way
   double verdict = 0;        // end(): agreement of the ranks
-  double update = 0;         // end(): the optimizer and its transfers
+  double update = 0;         // end(): the optimizer and its transfers, as far as it waited
 };
 
 struct StepResult {
@@ -186,9 +194,10 @@ class [[nodiscard]] Step {
   Step& operator=(Step&&) = delete;
   ~Step();
 
-  // Collects the verdict of all ranks and updates the weights. Blocks until every update has been
-  // published and written back. Throws the session's first error, or Error(numerics) for
-  // non-finite gradients under `nonfinite: abort`.
+  // Collects the verdict of all ranks and starts the update of the weights, which goes on beside
+  // the next forward (it does not with engine.look_ahead 0): a gather waits for its own unit only.
+  // Blocks until the verdict. Throws the session's first error, or Error(numerics) for non-finite
+  // gradients under `nonfinite: abort`; an error of the update comes from a later call.
   StepResult end();
 
  private:
@@ -318,6 +327,11 @@ class Session {
   // Not inside a step. Blocks.
   void read(UnitId unit, const std::string& kind, const ReadFunction& visit);
 
+  // Waits until the updates of all steps that have ended are complete: published at their homes and
+  // written. read(), weights_hash() and initialize() do so too. Throws their first error, which
+  // close() could only log. Blocks.
+  void synchronize();
+
   // A hash of the parameters and masters (of every state but gradients with `all_states`) over all
   // ranks. Independent of placement and of the number of ranks. Collective. Blocks.
   std::string weights_hash(bool all_states = false);
@@ -332,7 +346,8 @@ class Session {
   StorageFacts storage_facts() const;
   // The types of all states, the optimizer and the loss scale in one line, for whoever reads a log.
   std::string precision_text() const;
-  std::uint64_t completed_steps() const;
+  std::uint64_t completed_steps() const;  // of which the last may still be writing
+  ScheduleFacts schedule_facts() const;
 
   // Bytes per parameter and step that this placement must move at least (docs/architecture.md,
   // "Bytes that must move"), for `micro_batches` of forward and backward over every unit.

@@ -22,12 +22,13 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
       collective_stream_(device.create_stream("collectives")),
       update_stream_(device.create_stream("update")),
       gather_slots_(executor_, reservations.gathers, map.gather_slots()),
-      gradient_slots_(executor_, reservations.gradient_buffer, {map.gradient_slot()}),
+      gradient_slots_(executor_, reservations.gradient_buffer, map.gradient_slots()),
       gather_slabs_(executor_, reservations.staging_gather, map.staging().gather),
       gradient_slabs_(executor_, reservations.staging_gradient, map.staging().gradient),
       update_slabs_(executor_, reservations.staging_update, map.staging().update),
       checkpoint_slabs_(executor_, reservations.staging_checkpoint, map.staging().checkpoint),
-      units_(geometry.layout.units.size()) {
+      collectives_(executor_) {
+  for (std::size_t u = 0; u < geometry.layout.units.size(); ++u) units_.emplace_back(executor_);
   thread_.emplace(executor_);
 }
 
@@ -42,6 +43,14 @@ TileName Engine::name_of(ExtentId extent) const {
   return {.kind = g_.table[owner.kind].name,
           .unit = g_.layout.units[segment.unit.value].name,
           .rank = g_.rank};
+}
+
+void Engine::look_ahead(LookAhead gathers) {
+  executor_.start(background_, look_ahead_task(gathers));
+}
+
+void Engine::drop_look_ahead(std::optional<UnitId> kept) {
+  executor_.start(background_, drop_task(kept));
 }
 
 Event Engine::gather(UnitId unit) { return executor_.run_blocking(gather_task(unit)); }
@@ -71,9 +80,14 @@ LocalVerdict Engine::finish_gradients(const std::vector<UnitId>& reduced,
   return executor_.run_blocking(finish_task(reduced, incomplete));
 }
 
-void Engine::update(const std::vector<UnitId>& units, const TileRuns& runs) {
-  executor_.run_blocking(update_task(units, runs));
+void Engine::start_update(const std::vector<UnitId>& units, const TileRuns& runs) {
+  units_to_update_ += units.size();
+  executor_.start(updates_, update_task(units, runs));
 }
+
+void Engine::finish_update() { executor_.run_blocking(finish_update_task()); }
+
+void Engine::settle() { executor_.run_blocking(settle_task()); }
 
 SlabSet Engine::borrow_checkpoint_slabs(std::size_t count) {
   return executor_.run_blocking(borrow_task(count));

@@ -1,33 +1,35 @@
 // The engine: one executor on one thread that moves shards between their homes and the device and
-// runs the collectives and the updates, in the order of the program's calls (look-ahead 0).
+// runs the collectives and the updates. What the program calls and what a schedule brings forward
+// take the same path; look-ahead 0 is a schedule that brings nothing forward.
 //
 // The methods below are the engine's side of the public calls; the session checks the program,
 // agrees with the other ranks and counts reductions before it calls them. An Error that a method
 // throws has left the engine consistent: everything in flight completes and close() works.
+//
+// Collectives run in the order of the calls that enter them: gathers as the schedule or the program
+// says, reductions and issue() as called. Updates trail: start_update() returns at once, and
+// whatever reads or replaces what a unit's update writes or reads waits for that unit only.
 // Thread: the caller's, one at a time. Inside, all coroutines run on the engine thread.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/executor.hpp"
+#include "engine/gate.hpp"
 #include "engine/slab_pool.hpp"
 #include "engine/state_map.hpp"
 #include "engine/tile_io.hpp"
 #include "engine/vector_pool.hpp"
+#include "plan/pattern_book.hpp"
 #include "strata/communicator.hpp"
 
 namespace strata {
-
-// Which of a unit's declared reductions in this step a reduction is.
-struct Contribution {
-  bool first = false;
-  bool last = false;
-};
 
 // This rank's part of the verdict.
 struct LocalVerdict {
@@ -39,6 +41,15 @@ struct LocalVerdict {
 // tile alone.
 using TileRuns =
     std::function<void(std::uint32_t segment, const Tile& tile, std::vector<UpdateRun>& runs)>;
+
+// Which of a unit's declared reductions in this step a reduction is.
+struct Contribution {
+  bool first = false;
+  bool last = false;
+  // Of a last one whose unit is to be updated at once, without a verdict. Stays until
+  // finish_update(), or until close().
+  const TileRuns* update = nullptr;
+};
 
 // The last use of a gathered unit on each stream that used it.
 struct LastUses {
@@ -84,10 +95,18 @@ class Engine {
   // For its coroutines.
   FramePool& frames() { return executor_.frames(); }
 
+  // Stages and enters gathers that the program has not called yet. Pre: there is a slot for each
+  // beside those of live leases, and what is entered was staged. Does not block; an error of theirs
+  // is thrown by gather() and by finish_gradients(). What it points to stays until then.
+  void look_ahead(LookAhead gathers);
+  // Drops what was brought forward and not called, but for `kept`. What was entered is still
+  // gathered first, as on every rank. Does not block.
+  void drop_look_ahead(std::optional<UnitId> kept = {});
+
   // The event after which the unit's parameters stand at gathered(). Throws Error(budget_exceeded)
-  // when all gather slots are held by live leases. Blocks.
+  // when max_live_units are held by live leases. Blocks.
   Event gather(UnitId unit);
-  std::span<std::byte> gathered(UnitId unit) const { return units_[unit.value].buffer; }
+  std::span<std::byte> gathered(UnitId unit) const { return units_[unit.value].gathering->buffer; }
   // One holder less; the bytes return once `last_uses` have fired. Does not block.
   void release_gather(UnitId unit, const LastUses& last_uses);
 
@@ -103,13 +122,26 @@ class Engine {
   // `before`. Throws what `enqueue` throws. Blocks until they are enqueued.
   Event issue(Event before, const std::function<void(Communicator&, StreamId)>& enqueue);
 
-  // Waits until every reduction has been added and sums the gradients of `reduced` units;
-  // `incomplete` are those among them whose last declared reduction did not come. Blocks.
+  // Drops what was brought forward, waits until every reduction has been added and sums the
+  // gradients of `reduced` units; `incomplete` are those among them whose last declared reduction
+  // did not come. Blocks.
   LocalVerdict finish_gradients(const std::vector<UnitId>& reduced,
                                 const std::vector<UnitId>& incomplete);
 
-  // Updates the trainable tiles of `units`, in this order. Blocks until published and written.
-  void update(const std::vector<UnitId>& units, const TileRuns& runs);
+  // Updates the trainable tiles of `units`, in this order. Does not block: both arguments stay
+  // until finish_update(), or until close(). Pre: finish_gradients() came before, and no update of
+  // these units is under way.
+  void start_update(const std::vector<UnitId>& units, const TileRuns& runs);
+  // Blocks until all updates that were started are published and written. Throws their first
+  // error.
+  void finish_update();
+  // From the start of an update until everything is published and written; for good after an
+  // error. Both from any thread.
+  bool updating() const { return units_to_update_ > 0; }
+  bool update_failed() const { return update_failed_; }
+  // Drops what was brought forward and waits for it and for the update, as what reads or sets
+  // states needs. Throws the update's error. Blocks.
+  void settle();
 
   // Checkpoint slabs for the caller to fill or read: fp32 values, and one for the conversion.
   SlabSet borrow_checkpoint_slabs(std::size_t count);
@@ -124,24 +156,66 @@ class Engine {
   void drain();
 
  private:
-  struct UnitState {
-    std::span<std::byte> buffer;  // of the gathered unit, while held
+  // One gather of a unit, from its staging until its bytes return.
+  struct Gathering {
+    UnitId unit;
     SlabSet slot;
+    std::span<std::byte> buffer;
+    std::vector<ShardedBuffer> buffers;
+    Turns::Turn turn;     // from when it is entered until its collective is enqueued
+    Gate entered{false};  // or dropped before
+    Gate arrived{false};  // its collective is enqueued, or it failed
+    bool dropped = false;
+    std::exception_ptr error;
     Event ready;
     std::uint32_t holders = 0;
     std::vector<Event> last_uses;
-    std::vector<ShardedBuffer> parameter_buffers;
+  };
+
+  // A unit whose tiles from this one on have not set out for their update.
+  struct PendingUpdate {
+    UnitId unit;
+    const TileRuns* runs = nullptr;
+    std::uint32_t segment = 0;  // of the unit, counted from its first
+    std::uint32_t tile = 0;
+  };
+  // A tile that sets out for its update.
+  struct TileToUpdate {
+    UnitId unit;
+    const TileRuns* runs = nullptr;
+    std::uint32_t segment = 0;
+    std::uint32_t tile = 0;
+  };
+
+  struct UnitState {
+    explicit UnitState(Executor& executor) : additions(executor) {}
+
+    Gathering* gathering = nullptr;  // the one that is held or brought forward
+    std::size_t fetches = 0;         // under way, dropped ones included
+    Gate fetched{true};              // open while there are none
     std::vector<ShardedBuffer> gradient_buffers;
+    Gate updated{true};
+    std::size_t tiles_to_update = 0;
+    Turns additions;  // reductions of one unit add up in the order of the calls
   };
 
   // gather.cpp
+  Task<> look_ahead_task(LookAhead gathers);
+  Task<> drop_task(std::optional<UnitId> kept);
+  void drop_all_but(std::optional<UnitId> kept);
   Task<Event> gather_task(UnitId unit);
+  Gathering& stage(UnitId unit);
+  void enter(Gathering& gathering);
+  Task<> fetch_task(Gathering& gathering);
+  Task<> bring(Gathering& gathering);
   Task<> fetch_tile(std::uint32_t segment, std::uint32_t tile, std::byte* destination);
   Task<> release_task(UnitId unit, LastUses last_uses);
-  Task<> free_slot(std::vector<Event> last_uses, SlabSet slot, std::span<std::byte> buffer);
+  // Ends a gathering once its last uses have fired.
+  Task<> retire_task(Gathering& gathering);
   void require_gather_slot(UnitId unit) const;
-  // The unit's buffers at `base`; valid until the next call for the same unit.
-  std::span<const ShardedBuffer> parameter_buffers(UnitId unit, std::byte* base);
+  // The unit's buffers at `base`; valid until the next call for the same vector.
+  std::span<const ShardedBuffer> parameter_buffers(UnitId unit, std::byte* base,
+                                                   std::vector<ShardedBuffer>& buffers) const;
   std::span<const ShardedBuffer> gradient_buffers(UnitId unit, std::byte* base);
   std::span<const ShardedBuffer> place_buffers(UnitId unit, std::byte* base, DType dtype,
                                                bool trainable_only,
@@ -150,6 +224,8 @@ class Engine {
   // gradients.cpp
   Task<std::span<std::byte>> acquire_gradients_task(UnitId unit);
   Task<> reduce_task(UnitId unit, Event written, Contribution contribution);
+  Task<> add_reduced(UnitId unit, std::span<const ShardedBuffer> buffers,
+                     Contribution contribution);
   Task<> drop_gradients_task(Event last_use);
   void wait_for_reduced(UnitId unit, Event reduced);
   Task<> add_gradient(std::uint32_t segment, std::uint32_t tile, const std::byte* wire,
@@ -169,6 +245,19 @@ class Engine {
 
   // update.cpp
   Task<> update_task(const std::vector<UnitId>& units, const TileRuns& runs);
+  Task<> update_early(UnitId unit, const TileRuns& runs);
+  void begin_update(UnitId unit, const TileRuns& runs);
+  // Starts pending tiles, those of the latest unit first: the next forward needs it first.
+  Task<> update_pending();
+  bool take_next_tile(TileToUpdate& next);
+  Task<> start_tile(TileToUpdate next);
+  Task<> finish_tile(UnitId unit, Task<> update);
+  void fail_update(std::exception_ptr error);
+  Task<> finish_update_task();
+  Task<> settle_task();
+  // Passes once the unit's update has been published and written. Throws the update's error.
+  Task<> updated(UnitId unit);
+  void tile_is_updated(UnitId unit);
   Task<> update_tile(std::uint32_t segment, std::uint32_t tile, std::vector<UpdateRun> runs,
                      SlabSet slabs);
   Task<> update_tile_on_device(std::uint32_t segment, std::uint32_t tile,
@@ -225,13 +314,23 @@ class Engine {
   SlabPool checkpoint_slabs_;
 
   // Engine thread only, except that gathered() reads what gather() set before it returned.
-  std::vector<UnitState> units_;
+  std::deque<UnitState> units_;
   std::uint32_t live_units_ = 0;
+  std::deque<Gathering> gatherings_;
+  std::vector<Gathering*> idle_gatherings_;
+  std::vector<Gathering*> ahead_;  // brought forward, and not called yet
+  Turns collectives_;
   SlabSet lent_gradient_;
   std::span<std::byte> gradient_buffer_;
+  TaskGroup fetches_;     // their errors surface in gather() and finish_gradients()
   TaskGroup reductions_;  // their errors surface in finish_gradients()
+  TaskGroup updates_;     // their errors surface in finish_update() and updated()
+  std::vector<PendingUpdate> pending_updates_;  // the next one last
+  bool starting_updates_ = false;
   TaskGroup background_;  // releases; they cannot fail
-  VectorPool<Event> event_lists_;
+  std::exception_ptr update_error_;
+  std::atomic<std::uint64_t> units_to_update_ = 0;
+  std::atomic<bool> update_failed_ = false;
   VectorPool<UpdateRun> run_lists_;
 
   std::atomic<std::uint64_t> copied_in_ = 0;

@@ -7,20 +7,97 @@
 
 namespace strata {
 
+Task<> Engine::look_ahead_task(LookAhead gathers) {
+  for (const UnitId unit : gathers.stage) ahead_.push_back(&stage(unit));
+  for (const UnitId unit : gathers.enter) enter(*units_[unit.value].gathering);
+  co_return;
+}
+
+Task<> Engine::drop_task(std::optional<UnitId> kept) {
+  drop_all_but(kept);
+  co_return;
+}
+
+void Engine::drop_all_but(std::optional<UnitId> kept) {
+  std::erase_if(ahead_, [&](Gathering* gathering) {
+    if (gathering->unit == kept) return false;
+    units_[gathering->unit.value].gathering = nullptr;
+    gathering->dropped = true;
+    gathering->entered.open(executor_);
+    // One that has arrived waits for nobody; fetch_task() retires the others.
+    if (gathering->arrived.is_open()) background_.start(retire_task(*gathering));
+    return true;
+  });
+}
+
 Task<Event> Engine::gather_task(UnitId unit) {
   UnitState& state = units_[unit.value];
-  if (state.holders > 0) {
-    ++state.holders;
-    co_return state.ready;
+  if (state.gathering != nullptr && state.gathering->holders > 0) {
+    ++state.gathering->holders;
+    co_return state.gathering->ready;
   }
   require_gather_slot(unit);
-  SlabSet slot = co_await gather_slots_.acquire(1);
-  const std::span<std::byte> buffer =
-      slot[0].first(gathered_bytes(g_.layout, g_.table, unit).value);
-  device_.note_lease(buffer);
+  Gathering& gathering = state.gathering != nullptr ? *state.gathering : stage(unit);
+  if (!gathering.entered.is_open()) enter(gathering);
+  std::erase(ahead_, &gathering);
+  ++live_units_;
+  co_await gathering.arrived.passed();
+  if (gathering.error) {
+    --live_units_;
+    state.gathering = nullptr;
+    const std::exception_ptr error = gathering.error;
+    background_.start(retire_task(gathering));
+    std::rethrow_exception(error);
+  }
+  gathering.holders = 1;
+  co_return gathering.ready;
+}
+
+Engine::Gathering& Engine::stage(UnitId unit) {
+  if (idle_gatherings_.empty()) idle_gatherings_.push_back(&gatherings_.emplace_back());
+  Gathering& gathering = *idle_gatherings_.back();
+  idle_gatherings_.pop_back();
+  gathering.unit = unit;
+  UnitState& state = units_[unit.value];
+  state.gathering = &gathering;
+  ++state.fetches;
+  state.fetched.close();
+  fetches_.start(fetch_task(gathering));
+  return gathering;
+}
+
+void Engine::enter(Gathering& gathering) {
+  // One that has failed already has no use for a turn.
+  if (!gathering.arrived.is_open()) gathering.turn = collectives_.take();
+  gathering.entered.open(executor_);
+}
+
+Task<> Engine::fetch_task(Gathering& gathering) {
+  try {
+    co_await bring(gathering);
+  } catch (...) {
+    gathering.error = std::current_exception();
+    collectives_.fail(gathering.error);
+  }
+  gathering.turn.end();
+  gathering.arrived.open(executor_);
+  UnitState& state = units_[gathering.unit.value];
+  if (--state.fetches == 0) state.fetched.open(executor_);
+  if (gathering.dropped) background_.start(retire_task(gathering));
+}
+
+// Everything between the staging of a gather and its collective.
+Task<> Engine::bring(Gathering& gathering) {
+  const UnitId unit = gathering.unit;
+  gathering.slot = co_await gather_slots_.acquire(1);
+  if (gathering.dropped && !gathering.turn.taken()) co_return;
+  gathering.buffer = gathering.slot[0].first(gathered_bytes(g_.layout, g_.table, unit).value);
+  device_.note_lease(gathering.buffer);
+  co_await updated(unit);
 
   const DType dtype = g_.table[kParamKind].dtype;
-  const std::span<const ShardedBuffer> buffers = parameter_buffers(unit, buffer.data());
+  const std::span<const ShardedBuffer> buffers =
+      parameter_buffers(unit, gathering.buffer.data(), gathering.buffers);
   TaskGroup tiles;
   const auto segments = g_.layout.segments_of(unit);
   for (std::size_t i = 0; i < segments.size(); ++i) {
@@ -31,31 +108,29 @@ Task<Event> Engine::gather_task(UnitId unit) {
       tiles.start(fetch_tile(segments[i], t, shard + begin * size_of(dtype).value));
     }
   }
-  if (const std::exception_ptr error = co_await tiles.settle()) {
-    std::vector<Event> copied = event_lists_.take();
-    copied.push_back(device_.record(copy_in_stream_));
-    background_.start(free_slot(std::move(copied), std::move(slot), buffer));
-    std::rethrow_exception(error);
-  }
-  device_.wait(collective_stream_, device_.record(copy_in_stream_));
+  const std::exception_ptr error = co_await tiles.settle();
+  const Event copied = device_.record(copy_in_stream_);
+  gathering.last_uses.push_back(copied);  // until the collective has taken it over
+  if (error) std::rethrow_exception(error);
+  co_await gathering.entered.passed();
+  if (!gathering.turn.taken()) co_return;  // dropped
+  co_await gathering.turn.reached();
+  device_.wait(collective_stream_, copied);
   communicator_.all_gather(collective_stream_, buffers);
-  gathered_ += (g_.layout.group_size - 1) * buffer.size() / g_.layout.group_size;
-  state.ready = device_.record(collective_stream_);
-  state.buffer = buffer;
-  state.slot = std::move(slot);
-  state.holders = 1;
-  ++live_units_;
+  gathered_ += (g_.layout.group_size - 1) * gathering.buffer.size() / g_.layout.group_size;
+  gathering.ready = device_.record(collective_stream_);
+  gathering.last_uses.back() = gathering.ready;
   check_links();
-  co_return state.ready;
 }
 
 void Engine::require_gather_slot(UnitId unit) const {
   if (live_units_ < g_.max_live_units) return;
   std::string live;
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    if (units_[u].holders == 0) continue;
+    const Gathering* gathering = units_[u].gathering;
+    if (gathering == nullptr || gathering->holders == 0) continue;
     live += fmt::format("{}{} ({})", live.empty() ? "" : ", ", g_.layout.units[u].name,
-                        format_bytes(Bytes{units_[u].buffer.size()}));
+                        format_bytes(Bytes{gathering->buffer.size()}));
   }
   throw Error(
       ErrorCode::budget_exceeded,
@@ -65,9 +140,9 @@ void Engine::require_gather_slot(UnitId unit) const {
       {.unit = g_.layout.units[unit.value].name});
 }
 
-std::span<const ShardedBuffer> Engine::parameter_buffers(UnitId unit, std::byte* base) {
-  return place_buffers(unit, base, g_.table[kParamKind].dtype, false,
-                       units_[unit.value].parameter_buffers);
+std::span<const ShardedBuffer> Engine::parameter_buffers(
+    UnitId unit, std::byte* base, std::vector<ShardedBuffer>& buffers) const {
+  return place_buffers(unit, base, g_.table[kParamKind].dtype, false, buffers);
 }
 
 std::span<const ShardedBuffer> Engine::gradient_buffers(UnitId unit, std::byte* base) {
@@ -109,21 +184,27 @@ Task<> Engine::fetch_tile(std::uint32_t segment, std::uint32_t tile_index, std::
 }
 
 Task<> Engine::release_task(UnitId unit, LastUses last_uses) {
-  UnitState& state = units_[unit.value];
+  Gathering& gathering = *units_[unit.value].gathering;
   const auto uses = std::span(last_uses.events).first(last_uses.count);
-  state.last_uses.insert(state.last_uses.end(), uses.begin(), uses.end());
-  if (--state.holders > 0) co_return;
+  gathering.last_uses.insert(gathering.last_uses.end(), uses.begin(), uses.end());
+  if (--gathering.holders > 0) co_return;
   --live_units_;
-  // A last use was recorded on a stream that had waited for the collective, so it covers that too.
-  std::vector<Event> events = std::exchange(state.last_uses, event_lists_.take());
-  co_await free_slot(std::move(events), std::move(state.slot), std::exchange(state.buffer, {}));
+  units_[unit.value].gathering = nullptr;
+  co_await retire_task(gathering);
 }
 
-Task<> Engine::free_slot(std::vector<Event> last_uses, SlabSet slot, std::span<std::byte> buffer) {
-  const SlabSet held = std::move(slot);
-  for (const Event event : last_uses) co_await executor_.fired(event);
-  device_.note_release(buffer);
-  event_lists_.give_back(std::move(last_uses));
+Task<> Engine::retire_task(Gathering& gathering) {
+  for (const Event event : gathering.last_uses) co_await executor_.fired(event);
+  if (!gathering.buffer.empty()) device_.note_release(gathering.buffer);
+  gathering.slot = {};
+  gathering.buffer = {};
+  gathering.last_uses.clear();
+  gathering.error = nullptr;
+  gathering.dropped = false;
+  gathering.holders = 0;
+  gathering.entered.close();
+  gathering.arrived.close();
+  idle_gatherings_.push_back(&gathering);
 }
 
 }  // namespace strata

@@ -25,16 +25,40 @@ Task<> Engine::drop_gradients_task(Event last_use) {
   device_.note_release(gradient_buffer_);
 }
 
-// There is one gradient buffer, so the reductions of a unit add up in the order of the calls.
 Task<> Engine::reduce_task(UnitId unit, Event written, Contribution contribution) {
   const SlabSet slot = std::move(lent_gradient_);
   const std::span<std::byte> buffer = gradient_buffer_;
-  const std::span<const ShardedBuffer> buffers = gradient_buffers(unit, buffer.data());
-  device_.wait(collective_stream_, written);
-  communicator_.reduce_scatter(collective_stream_, buffers);
-  reduced_ += (g_.layout.group_size - 1) * buffer.size() / g_.layout.group_size;
-  wait_for_reduced(unit, device_.record(collective_stream_));
+  Event done = written;  // with the buffer
+  std::exception_ptr error;
+  Turns::Turn turn = collectives_.take();
+  Turns::Turn addition = units_[unit.value].additions.take();
+  try {
+    co_await addition.reached();
+    co_await turn.reached();
+    const std::span<const ShardedBuffer> buffers = gradient_buffers(unit, buffer.data());
+    device_.wait(collective_stream_, written);
+    communicator_.reduce_scatter(collective_stream_, buffers);
+    reduced_ += (g_.layout.group_size - 1) * buffer.size() / g_.layout.group_size;
+    done = device_.record(collective_stream_);
+    wait_for_reduced(unit, done);
+    turn.end();
+    co_await updated(unit);  // it reads the gradient of the step before
+    co_await add_reduced(unit, buffers, contribution);
+    if (contribution.update != nullptr) co_await update_early(unit, *contribution.update);
+  } catch (...) {
+    error = std::current_exception();
+    collectives_.fail(error);
+  }
+  turn.end();
+  addition.end();
+  if (error) co_await executor_.fired(done);
+  device_.note_release(buffer);
+  if (error) std::rethrow_exception(error);
+  check_links();
+}
 
+Task<> Engine::add_reduced(UnitId unit, std::span<const ShardedBuffer> buffers,
+                           Contribution contribution) {
   TaskGroup tiles;
   auto sharded = buffers.begin();
   for (const std::uint32_t s : g_.layout.segments_of(unit)) {
@@ -47,10 +71,7 @@ Task<> Engine::reduce_task(UnitId unit, Event written, Contribution contribution
       tiles.start(add_gradient(s, t, shard + tile_of(s, t).begin_elems * elem_bytes, contribution));
     }
   }
-  const std::exception_ptr error = co_await tiles.settle();
-  device_.note_release(buffer);
-  if (error) std::rethrow_exception(error);
-  check_links();
+  co_await tiles.join();
 }
 
 // Each stream that takes a tile's gradient on comes behind the reduction.
@@ -197,7 +218,10 @@ Task<> Engine::sum_gradient(std::uint32_t segment, std::uint32_t tile_index) {
 
 Task<LocalVerdict> Engine::finish_task(const std::vector<UnitId>& reduced,
                                        const std::vector<UnitId>& incomplete) {
+  drop_all_but({});
+  co_await fetches_.join();
   co_await reductions_.join();
+  if (collectives_.error()) std::rethrow_exception(collectives_.error());
   TaskGroup sums;
   for (const UnitId unit : incomplete) {
     for (const std::uint32_t s : g_.layout.segments_of(unit)) {

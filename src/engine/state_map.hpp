@@ -47,6 +47,7 @@ struct StateGeometry {
   Rank rank;
   std::uint64_t tile_elems = 0;
   std::uint32_t max_live_units = 2;
+  LookAheadBuffers look_ahead;
   Bytes gather_slot;    // largest gathered unit
   Bytes gradient_slot;  // largest gradient buffer
   StagingPlan staging;
@@ -78,8 +79,8 @@ class StateMap {
   std::span<std::byte> staging_memory() const { return staging_region_.memory(); }
   Bytes staging_page_size() const { return staging_region_.page_size(); }
   const std::vector<std::span<std::byte>>& gather_slots() const { return gather_slots_; }
-  std::span<std::byte> gradient_slot() const { return gradient_slot_; }
-  // Device bytes behind everything that the floor needs.
+  const std::vector<std::span<std::byte>>& gradient_slots() const { return gradient_slots_; }
+  // Device bytes behind everything that the floor and the look-ahead need.
   std::span<std::byte> device_surplus() const { return surplus_; }
 
  private:
@@ -95,7 +96,7 @@ class StateMap {
   std::vector<ExtentOwner> owners_;  // by extent
   StagingMemory staging_;
   std::vector<std::span<std::byte>> gather_slots_;
-  std::span<std::byte> gradient_slot_;
+  std::vector<std::span<std::byte>> gradient_slots_;
   std::span<std::byte> surplus_;
   std::span<std::byte> at_rest_;  // device bytes lent for the session's whole life
 };

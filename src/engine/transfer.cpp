@@ -54,6 +54,8 @@ Task<> Engine::await_gathers() { co_await executor_.event(device_.record(copy_in
 
 Task<Event> Engine::issue_task(Event before,
                                const std::function<void(Communicator&, StreamId)>& enqueue) {
+  Turns::Turn turn = collectives_.take();
+  co_await turn.reached();
   device_.wait(collective_stream_, before);
   enqueue(communicator_, collective_stream_);
   check_links();
@@ -75,8 +77,11 @@ Task<> Engine::hold_until(Event event, SlabSet slabs) {
 }
 
 Task<> Engine::drain_task() {
-  // Errors of reductions nobody waited for: the session has failed before, or is closing.
-  [[maybe_unused]] const std::exception_ptr told = co_await reductions_.settle();
+  drop_all_but({});
+  // Errors nobody waited for: the session has failed before, or is closing.
+  for (TaskGroup* group : {&fetches_, &reductions_, &updates_}) {
+    [[maybe_unused]] const std::exception_ptr told = co_await group->settle();
+  }
   co_await background_.join();
   // Memory of a request without an answer is not ours to free.
   if (executor_.has_overdue_io() && log_) {

@@ -8,37 +8,122 @@
 namespace strata {
 
 Task<> Engine::update_task(const std::vector<UnitId>& units, const TileRuns& runs) {
-  co_await await_gathers();
-  TaskGroup tiles;
-  std::exception_ptr refused;
-  for (const UnitId unit : units) {
-    for (const std::uint32_t s : g_.layout.segments_of(unit)) {
-      if (!g_.layout.segments[s].trainable) continue;
-      for (std::uint32_t t = 0; t < g_.placement.tiles[s].size() && !tiles.failed() && !refused;
-           ++t) {
-        const Tile& tile = tile_of(s, t);
-        std::vector<UpdateRun> tile_runs = run_lists_.take();
-        runs(s, tile, tile_runs);
-        if (tile_runs.empty()) {
-          run_lists_.give_back(std::move(tile_runs));
-          continue;
-        }
-        if (updates_on_device(tile, g_.table)) {
-          tiles.start(update_tile_on_device(s, t, std::move(tile_runs)));
-          continue;
-        }
-        // A tile starts when it has every slab it needs; the pool bounds the tiles in flight.
-        try {
-          SlabSet slabs = co_await update_slabs_.acquire(update_slabs(tile, g_.table));
-          tiles.start(update_tile(s, t, std::move(tile_runs), std::move(slabs)));
-        } catch (...) {
-          refused = std::current_exception();
-        }
-      }
-    }
+  // Closes every gate before what comes behind this task looks at them.
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) begin_update(*unit, runs);
+  try {
+    co_await await_gathers();
+  } catch (...) {
+    fail_update(std::current_exception());
   }
-  co_await tiles.join();
-  if (refused) std::rethrow_exception(refused);
+  co_await update_pending();
+}
+
+// Nothing has waited for the unit's gathers: one that was dropped may still read.
+Task<> Engine::update_early(UnitId unit, const TileRuns& runs) {
+  while (!units_[unit.value].fetched.is_open()) co_await units_[unit.value].fetched.passed();
+  co_await await_gathers();
+  ++units_to_update_;
+  begin_update(unit, runs);
+  updates_.start(update_pending());
+}
+
+void Engine::begin_update(UnitId unit, const TileRuns& runs) {
+  UnitState& state = units_[unit.value];
+  state.updated.close();
+  state.tiles_to_update = 1;  // until its last tile has set out
+  for (const std::uint32_t s : g_.layout.segments_of(unit)) {
+    if (g_.layout.segments[s].trainable) state.tiles_to_update += g_.placement.tiles[s].size();
+  }
+  pending_updates_.push_back({unit, &runs, 0, 0});
+}
+
+Task<> Engine::update_pending() {
+  if (std::exchange(starting_updates_, true)) co_return;  // whoever is at it takes these too
+  try {
+    TileToUpdate next;
+    while (take_next_tile(next)) co_await start_tile(next);
+  } catch (...) {
+    fail_update(std::current_exception());
+  }
+  starting_updates_ = false;
+}
+
+bool Engine::take_next_tile(TileToUpdate& next) {
+  while (!pending_updates_.empty()) {
+    PendingUpdate& pending = pending_updates_.back();
+    const auto segments = g_.layout.segments_of(pending.unit);
+    for (; pending.segment < segments.size(); ++pending.segment, pending.tile = 0) {
+      const std::uint32_t s = segments[pending.segment];
+      if (!g_.layout.segments[s].trainable) continue;
+      if (pending.tile == g_.placement.tiles[s].size()) continue;
+      next = {pending.unit, pending.runs, s, pending.tile++};
+      return true;
+    }
+    const UnitId unit = pending.unit;
+    pending_updates_.pop_back();
+    tile_is_updated(unit);
+  }
+  return false;
+}
+
+// A tile starts when it has every slab it needs; the pool bounds the tiles in flight.
+Task<> Engine::start_tile(TileToUpdate next) {
+  const Tile& tile = tile_of(next.segment, next.tile);
+  std::vector<UpdateRun> runs = run_lists_.take();
+  (*next.runs)(next.segment, tile, runs);
+  if (runs.empty()) {
+    run_lists_.give_back(std::move(runs));
+    tile_is_updated(next.unit);
+  } else if (updates_on_device(tile, g_.table)) {
+    updates_.start(
+        finish_tile(next.unit, update_tile_on_device(next.segment, next.tile, std::move(runs))));
+  } else {
+    SlabSet slabs = co_await update_slabs_.acquire(update_slabs(tile, g_.table));
+    updates_.start(finish_tile(
+        next.unit, update_tile(next.segment, next.tile, std::move(runs), std::move(slabs))));
+  }
+}
+
+Task<> Engine::finish_tile(UnitId unit, Task<> update) {
+  try {
+    co_await update;
+    tile_is_updated(unit);
+  } catch (...) {
+    fail_update(std::current_exception());
+  }
+}
+
+void Engine::tile_is_updated(UnitId unit) {
+  UnitState& state = units_[unit.value];
+  if (--state.tiles_to_update > 0) return;
+  --units_to_update_;
+  state.updated.open(executor_);
+}
+
+// Nobody waits for what will not come.
+void Engine::fail_update(std::exception_ptr error) {
+  if (!update_error_) update_error_ = std::move(error);
+  update_failed_ = true;
+  pending_updates_.clear();
+  for (UnitState& state : units_) {
+    if (!state.updated.is_open()) state.updated.open(executor_);
+  }
+}
+
+Task<> Engine::finish_update_task() {
+  co_await updates_.join();
+  if (update_error_) std::rethrow_exception(update_error_);
+}
+
+Task<> Engine::settle_task() {
+  drop_all_but({});
+  co_await fetches_.join();
+  co_await finish_update_task();
+}
+
+Task<> Engine::updated(UnitId unit) {
+  co_await units_[unit.value].updated.passed();
+  if (update_error_) std::rethrow_exception(update_error_);
 }
 
 UpdateOp Engine::update_op(const Tile& tile, const std::array<std::byte*, kMaxKinds>& at,

@@ -105,6 +105,14 @@ std::pair<Bytes, std::string> largest_unit(const Layout& layout, Size&& size_of_
   return largest;
 }
 
+std::pair<Bytes, std::string> largest_gathered(const Layout& layout, const StateTable& table) {
+  return largest_unit(layout, [&](UnitId unit) { return gathered_bytes(layout, table, unit); });
+}
+
+std::pair<Bytes, std::string> largest_gradient(const Layout& layout, const StateTable& table) {
+  return largest_unit(layout, [&](UnitId unit) { return gradient_bytes(layout, table, unit); });
+}
+
 // Calls `visit(segment, tile)` for every tile.
 template <class Visit>
 void for_each_tile(const Layout& layout, const Placement& placement, Visit&& visit) {
@@ -168,6 +176,34 @@ StagingPlan plan_staging(const Layout& layout, const StateTable& table, const Pl
   return plan;
 }
 
+LookAheadBuffers affordable_look_ahead(const Layout& layout, const StateTable& table,
+                                       const Config& config, const MemoryPlan& floor) {
+  const Bytes budget = floor.budgets[static_cast<std::size_t>(Tier::device)];
+  const Bytes used = floor.total(Tier::device);
+  if (config.engine.look_ahead == 0 || used >= budget) return {};
+  const Bytes room = (budget - used) / 2;
+  const Bytes gather = largest_gathered(layout, table).first;
+  const Bytes gradient = largest_gradient(layout, table).first;
+  if (gradient > room) return {};
+  const Bytes left = room - gradient;
+  const std::uint64_t fit = gather == Bytes{} ? 0 : left / gather;
+  return {
+      .gathers = static_cast<std::uint32_t>(std::min<std::uint64_t>(fit, config.engine.look_ahead)),
+      .gradients = gradient == Bytes{} ? 0U : 1U};
+}
+
+void add_look_ahead(MemoryPlan& plan, const Layout& layout, const StateTable& table,
+                    const LookAheadBuffers& buffers) {
+  const auto enlarge = [&](MemoryPurpose purpose, std::uint32_t more, Bytes size) {
+    if (more == 0) return;
+    const auto line = std::ranges::find(plan.lines, purpose, &MemoryLine::purpose);
+    line->what += fmt::format(" and {} ahead", more);
+    line->size += more * size;
+  };
+  enlarge(MemoryPurpose::gathers, buffers.gathers, largest_gathered(layout, table).first);
+  enlarge(MemoryPurpose::gradient_buffer, buffers.gradients, largest_gradient(layout, table).first);
+}
+
 MemoryPlan plan_memory(const Layout& layout, const StateTable& table, const Placement& placement,
                        const Config& config, const std::array<Bytes, kTierCount>& budgets,
                        const MemoryExtras& extras) {
@@ -189,10 +225,8 @@ MemoryPlan plan_memory(const Layout& layout, const StateTable& table, const Plac
   }
   add(Tier::nvme, MemoryPurpose::spare_slots, "spare slots",
       spare_slot_bytes(layout, table, placement, config.nvme.spare_slots));
-  const auto [gather, gather_unit] =
-      largest_unit(layout, [&](UnitId unit) { return gathered_bytes(layout, table, unit); });
-  const auto [gradient, gradient_unit] =
-      largest_unit(layout, [&](UnitId unit) { return gradient_bytes(layout, table, unit); });
+  const auto [gather, gather_unit] = largest_gathered(layout, table);
+  const auto [gradient, gradient_unit] = largest_gradient(layout, table);
   add(Tier::device, MemoryPurpose::gathers,
       fmt::format("gathers: {} x {}", config.engine.max_live_units, gather_unit),
       config.engine.max_live_units * gather);

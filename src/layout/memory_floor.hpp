@@ -53,6 +53,12 @@ Bytes all_gradient_sums_bytes(const Layout& layout, const Placement& placement, 
 StagingPlan plan_staging(const Layout& layout, const StateTable& table, const Placement& placement,
                          std::uint64_t tile_elems);
 
+// Device buffers beside those of the floor, so that gathers and reductions run ahead of the calls.
+struct LookAheadBuffers {
+  std::uint32_t gathers = 0;
+  std::uint32_t gradients = 0;
+};
+
 struct MemoryExtras {
   Bytes device_scratch;
   Bytes host_scratch;
@@ -63,5 +69,13 @@ struct MemoryExtras {
 MemoryPlan plan_memory(const Layout& layout, const StateTable& table, const Placement& placement,
                        const Config& config, const std::array<Bytes, kTierCount>& budgets,
                        const MemoryExtras& extras);
+
+// What config.engine.look_ahead asks for, as far as half of what `floor` leaves of the device's
+// budget holds it; the other half is for what the program has not declared.
+LookAheadBuffers affordable_look_ahead(const Layout& layout, const StateTable& table,
+                                       const Config& config, const MemoryPlan& floor);
+// Adds them to the lines of `plan`.
+void add_look_ahead(MemoryPlan& plan, const Layout& layout, const StateTable& table,
+                    const LookAheadBuffers& buffers);
 
 }  // namespace strata

@@ -12,6 +12,7 @@ namespace strata {
 namespace {
 
 struct Record {
+  std::uint64_t schedule;
   std::uint64_t sequence;
   std::uint64_t detail;
   std::uint32_t kind;
@@ -29,15 +30,18 @@ std::string describe(const Record& record, const std::function<std::string(UnitI
 
 }  // namespace
 
-void agree_on_call(Communicator& communicator, const CallToAgree& mine, const std::string& pattern,
+bool agree_on_call(Communicator& communicator, const CallToAgree& mine, const std::string& pattern,
                    const std::function<std::string(UnitId)>& unit_name) {
-  if (communicator.size() == 1) return;
-  const Record record{mine.sequence, mine.detail, static_cast<std::uint32_t>(mine.call.kind),
-                      mine.call.unit.value};
+  if (communicator.size() == 1) return true;
+  const Record record{mine.schedule, mine.sequence, mine.detail,
+                      static_cast<std::uint32_t>(mine.call.kind), mine.call.unit.value};
+  bool same_schedule = true;
   const auto all = communicator.exchange(std::as_bytes(std::span(&record, 1)));
   for (std::uint32_t r = 0; r < communicator.size(); ++r) {
     Record theirs{};
     std::memcpy(&theirs, all.data() + r * sizeof(Record), sizeof(Record));
+    same_schedule &= theirs.schedule == mine.schedule;
+    theirs.schedule = mine.schedule;
     if (std::memcmp(&theirs, &record, sizeof(Record)) == 0) continue;
     const std::string own = describe(record, unit_name);
     const std::string other = describe(theirs, unit_name);
@@ -48,6 +52,7 @@ void agree_on_call(Communicator& communicator, const CallToAgree& mine, const st
                     mine.sequence, pattern, communicator.rank().value, own, r, other,
                     own == other ? " with other options or at another position" : ""));
   }
+  return same_schedule;
 }
 
 void agree_on_success(Communicator& communicator, const Error* mine, const std::string& what) {

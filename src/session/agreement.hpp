@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "plan/pattern.hpp"
+#include "plan/program_call.hpp"
 #include "strata/communicator.hpp"
 
 namespace strata {
@@ -15,11 +15,12 @@ struct CallToAgree {
   ProgramCall call;
   std::uint64_t sequence = 0;  // position in the step
   std::uint64_t detail = 0;    // hash of what else must be equal
+  std::uint64_t schedule = 0;  // hash of what may differ
 };
 
-// Throws Error(diverged) when a rank makes another call, Error(rank_lost) when one makes none.
-// Blocks until all ranks have called.
-void agree_on_call(Communicator& communicator, const CallToAgree& mine, const std::string& pattern,
+// Whether the schedules are the same. Throws Error(diverged) when a rank makes another call,
+// Error(rank_lost) when one makes none. Blocks until all ranks have called.
+bool agree_on_call(Communicator& communicator, const CallToAgree& mine, const std::string& pattern,
                    const std::function<std::string(UnitId)>& unit_name);
 
 // Tells every rank whether all came this far: when some rank passes an error, that rank gets its

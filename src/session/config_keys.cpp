@@ -39,6 +39,16 @@ constexpr std::array kSections = {
     Section{"outside", "Bytes of the budgets that Strata does not manage but must leave free."},
 };
 
+bool may_update_in_backward(const Config& config) {
+  const bool narrow =
+      config.precision.param == DType::fp16 || config.precision.reduce == DType::fp16;
+  const bool dynamic = config.loss_scale.kind == Config::LossScaleKind::dynamic ||
+                       (config.loss_scale.kind == Config::LossScaleKind::automatic && narrow);
+  const Config::Optimizer& optimizer = config.optimizer;
+  return !optimizer.in_backward ||
+         (optimizer.clip_norm == 0 && !dynamic && optimizer.nonfinite == Config::Nonfinite::abort);
+}
+
 bool is_tile(Bytes size) {
   constexpr Bytes kLeast = 256_KiB;
   return size.value % kLeast.value == 0 && std::has_single_bit(size / kLeast);
@@ -210,6 +220,18 @@ constexpr std::array kKeys = {
         .field = [](Config& c) -> Field { return &c.optimizer.nonfinite; },
         .doc = "A step with an infinite or NaN gradient: leave all states as they are, or fail. A "
                "dynamic loss scale skips in either case, and fails at its minimum."},
+    Key{.path = "optimizer.in_backward",
+        .field = [](Config& c) -> Field { return &c.optimizer.in_backward; },
+        .rule =
+            {"that is true only with optimizer.clip_norm 0, optimizer.nonfinite \"abort\" and no "
+             "dynamic loss scale",
+             [](const Config& c) { return may_update_in_backward(c); }},
+        .doc =
+            "Update a unit as soon as its last gradient of a step is reduced, beside the rest of "
+            "backward. Nothing waits for the norm then, so that clip_norm must be 0, and a "
+            "non-finite gradient is found too late to keep the states: nonfinite must be "
+            "\"abort\", and the run goes back to a checkpoint. A unit cannot be gathered "
+            "between its last reduce() and end()."},
     Key{.path = "loss_scale.kind",
         .field = [](Config& c) -> Field { return &c.loss_scale.kind; },
         .doc = "`auto` is `dynamic` where `precision.param` or `precision.reduce` is fp16, and "
@@ -242,6 +264,14 @@ constexpr std::array kKeys = {
         .field = [](Config& c) -> Field { return &c.engine.max_live_units; },
         .range = {1, 1024},
         .doc = "Gathered units that the program may hold at once."},
+    Key{.path = "engine.look_ahead",
+        .field = [](Config& c) -> Field { return &c.engine.look_ahead; },
+        .range = {0, 1024},
+        .doc =
+            "Gather slots beside those of max_live_units, as far as half of what else is free of "
+            "the device's budget holds them. Once the calls of a pattern are known, gathers run "
+            "ahead of the program in every slot that it does not hold, and updates run beside "
+            "the next forward. 0: nothing runs ahead, and end() waits for the updates."},
     Key{.path = "engine.max_micro_batches",
         .field = [](Config& c) -> Field { return &c.engine.max_micro_batches; },
         .range = {1, 65536},

@@ -28,13 +28,14 @@ auto SessionImpl::guarded(Call&& call) {
     return call();
   } catch (const Error& error) {
     // An inner call has told it, or nothing was changed.
-    if (has_failed() || (is_recoverable(error.code()) && !applying_update_)) throw;
-    const bool ask_for_states = is_of_storage(error.code()) || applying_update_;
+    const bool half_updated = engine_ && engine_->update_failed();
+    if (has_failed() || (is_recoverable(error.code()) && !half_updated)) throw;
+    const bool ask_for_states = is_of_storage(error.code()) || half_updated;
     fail(ask_for_states ? error.with(state_of_states(error.code())) : error);
     throw first_failure();
   } catch (const std::exception& error) {
     // Of the program's own functions, or no memory.
-    if (applying_update_) {
+    if (engine_ && engine_->update_failed()) {
       fail(Error(ErrorCode::closed, error.what()).with(state_of_states(ErrorCode::closed)));
     }
     throw;

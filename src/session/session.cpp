@@ -71,8 +71,10 @@ MemoryPlan Session::plan_memory(const Model& model, const Config& config, std::u
                             .host_scratch = options.host_scratch,
                             .communicator_staging = communicator_staging};
   const Config::Placement homes = with_gradient_homes(layout, table, config, budgets, extras);
-  return strata::plan_memory(layout, table, make_placement(layout, table, homes, tile_elems),
-                             config, budgets, extras);
+  MemoryPlan plan = strata::plan_memory(
+      layout, table, make_placement(layout, table, homes, tile_elems), config, budgets, extras);
+  add_look_ahead(plan, layout, table, affordable_look_ahead(layout, table, config, plan));
+  return plan;
 }
 
 bool Session::runs_on_gpu(const Config& config, const Communicator& communicator) {
@@ -130,6 +132,8 @@ LinkBytes Session::bytes_moved() const { return impl().bytes_moved(); }
 
 StorageFacts Session::storage_facts() const { return impl().storage_facts(); }
 std::uint64_t Session::completed_steps() const { return impl().completed_steps(); }
+void Session::synchronize() { impl().finish_update(); }
+ScheduleFacts Session::schedule_facts() const { return impl().schedule_facts(); }
 double Session::loss_scale() const { return impl().loss_scale(); }
 std::string Session::precision_text() const { return impl().precision_text(); }
 Session::LinkFloor Session::byte_floor(std::uint32_t micro_batches) const {

@@ -100,6 +100,14 @@ SessionImpl::SessionImpl(const Model& model, const Config& config, Backends back
 }
 
 SessionImpl::~SessionImpl() {
+  // The last chance to tell that the last update was lost.
+  if (engine_ && engine_->updating() && !has_failed()) {
+    try {
+      engine_->finish_update();
+    } catch (const Error& error) {
+      if (log_) log_(LogLevel::warning, error.what());
+    }
+  }
   engine_.reset();
   at_rest_.clear();
   if (io_) io_->use_memory({});
@@ -122,6 +130,12 @@ void SessionImpl::open() {
     config_.validate();
     make_geometry();
     plan_.require_fit();
+  } catch (const Error& error) {
+    mine = error;
+  }
+  agree_on_look_ahead();
+  try {
+    if (mine) throw Error(*mine);
     if (!device_) {
       const Bytes budget = plan_.budgets[static_cast<std::size_t>(Tier::device)];
       device_ = make_device(config_, budget - config_.outside.device, *communicator_, log_);
@@ -164,6 +178,16 @@ void SessionImpl::open() {
                     .io_retry_ns = in_ns(config_.nvme.retry_s),
                     .io_timeout_ns = in_ns(config_.nvme.timeout_s),
                     .log = log_});
+  find_runs_ = [this](std::uint32_t s, const Tile& tile, std::vector<UpdateRun>& runs) {
+    const Segment& segment = geometry_.layout.segments[s];
+    for_each_tensor_part(segment, geometry_.rank, tile.begin_elems,
+                         tile.begin_elems + tile.count_elems, [&](const TensorPart& part) {
+                           const auto& found =
+                               coefficients_[tensor_index(segment.unit, part.tensor.tensor)];
+                           if (found)
+                             runs.push_back({part.offset_in_range_elems, part.count_elems, *found});
+                         });
+  };
   if (log_) log_(LogLevel::info, precision_text());
 }
 
@@ -209,13 +233,31 @@ void SessionImpl::make_geometry() {
   }
   g.staging = plan_staging(g.layout, g.table, g.placement, g.tile_elems);
   plan_ = strata::plan_memory(g.layout, g.table, g.placement, config_, budgets, extras);
+  g.look_ahead = affordable_look_ahead(g.layout, g.table, config_, plan_);
   std::uint64_t tensors = 0;
   for (const UnitSpec& unit : model_.units()) {
     first_tensor_.push_back(tensors);
     tensors += unit.tensors.size();
   }
   tensor_updates_.assign(tensors, 0);
+  coefficients_.resize(tensors);
   initialized_.assign(model_.units().size(), false);
+}
+
+// Schedules are equal on all ranks, so slots are as many as the poorest rank affords.
+void SessionImpl::agree_on_look_ahead() {
+  LookAheadBuffers& buffers = geometry_.look_ahead;
+  if (communicator_->size() > 1) {
+    const auto all = communicator_->exchange(std::as_bytes(std::span(&buffers, 1)));
+    for (std::size_t at = 0; at < all.size(); at += sizeof(LookAheadBuffers)) {
+      LookAheadBuffers theirs;
+      std::memcpy(&theirs, all.data() + at, sizeof(theirs));
+      buffers.gathers = std::min(buffers.gathers, theirs.gathers);
+      buffers.gradients = std::min(buffers.gradients, theirs.gradients);
+    }
+  }
+  add_look_ahead(plan_, geometry_.layout, geometry_.table, buffers);
+  patterns_ = PatternBook(geometry_.max_live_units + buffers.gathers);
 }
 
 // Each rank sees its own CPUs only: the ranks tell each other, to know which of them are shared.

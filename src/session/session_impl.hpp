@@ -20,7 +20,7 @@
 #include "memory/range_allocator.hpp"
 #include "optim/loss_scale.hpp"
 #include "optim/optimizer.hpp"
-#include "plan/pattern.hpp"
+#include "plan/pattern_book.hpp"
 #include "strata/session.hpp"
 
 namespace strata {
@@ -51,6 +51,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   ScratchLease reserve_outside(Tier tier, Bytes size);
   void read(UnitId unit, const std::string& kind, const ReadFunction& visit);
   std::string weights_hash(bool all_states);
+  void finish_update();
 
   // The engine's half of ending leases.
   void end_gather(UnitId unit, std::span<const StreamId> streams) noexcept;
@@ -71,6 +72,13 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   const Config& config() const { return config_; }
   const MemoryPlan& memory_plan() const { return plan_; }
   std::uint64_t completed_steps() const { return completed_steps_; }
+  ScheduleFacts schedule_facts() const {
+    const ScheduleCounters& counters = patterns_.counters();
+    return {.steps = counters.steps,
+            .followed = counters.followed,
+            .deviations = counters.deviations,
+            .gather_slots = geometry_.max_live_units + geometry_.look_ahead.gathers};
+  }
   double loss_scale() {
     asked_loss_scale_ = true;
     return loss_scale_.value();
@@ -83,8 +91,11 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
     std::vector<std::uint32_t> reductions;  // made so far, by unit
     std::vector<UnitId> reduce_order;       // units in the order of their latest reduction
     std::vector<std::uint8_t> present;      // by global tensor index
+    std::vector<std::uint8_t> gathered;     // by unit
+    std::vector<std::uint8_t> updated;      // by unit: its update has begun before the verdict
     StepSeconds seconds;
     std::int64_t begin_ns = 0;
+    std::uint64_t calls = 0;  // that all ranks make at the same place of the step
     LinkBytes bytes_before;
   };
 
@@ -96,6 +107,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   };
 
   void make_geometry();
+  void agree_on_look_ahead();
   // Which CPUs the workers of this rank get. Collective.
   WorkerPlan divide_cpus();
   void allocate(const CpuSet& cpus);
@@ -110,7 +122,17 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   // Which step the states are whole at after an error, as a clause of its message.
   std::string state_of_states(ErrorCode error) const;
   void require_step(bool active, std::string_view call) const;
-  void agree(ProgramCall call, std::uint64_t detail = 0);
+  // Notes the call, agrees on it with the other ranks where no schedule says that they make it, and
+  // starts what it brings forward.
+  void make_call(ProgramCall call);
+  void agree(ProgramCall call);
+  // The same for a call that the ranks need not make at the same place of the step.
+  void note_call(ProgramCall call);
+  // `left`: the call left the schedule.
+  void run_ahead(bool left, ProgramCall call);
+  void begin_pattern();
+  // Whether the update of `unit`, whose last reduction this is, need not wait for the verdict.
+  bool updates_early(UnitId unit) const;
   void check_unit(UnitId unit) const;
   void check_step_options(const StepOptions& options) const;
 
@@ -119,9 +141,11 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
     return first_tensor_[unit.value] + tensor.value;
   }
   Verdict agree_on_verdict(const LocalVerdict& local);
-  void apply_update(const Verdict& verdict, double gradient_factor);
+  void start_update(const Verdict& verdict, double gradient_factor);
   void follow_loss_scale(bool skipped);
-  void find_coefficients(const Verdict& verdict, double gradient_factor);
+  double gradient_factor() const { return step_.options.gradient_scale / loss_scale_.value(); }
+  // Of the unit's tensors that are `present`.
+  void find_coefficients(UnitId unit, const std::vector<std::uint8_t>& present, double factor);
   KindId kind_named(const std::string& name) const;
   std::uint64_t hash_kind(UnitId unit, KindId kind);
 
@@ -149,11 +173,13 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::vector<std::uint64_t> first_tensor_;    // by unit: global index of its first tensor
   std::vector<std::uint64_t> tensor_updates_;  // by global tensor index
   std::uint64_t completed_steps_ = 0;
-  bool applying_update_ = false;  // the states are between two steps
+  std::uint64_t step_being_applied_ = 0;
+  std::uint32_t live_leases_ = 0;
   bool told_widening_ = false;
   std::vector<bool> initialized_;                                // by unit
   std::vector<std::optional<UpdateCoefficients>> coefficients_;  // by global tensor index
   std::vector<UnitId> update_order_;
+  TileRuns find_runs_;
   StepState step_;
   PatternBook patterns_;
   std::mutex failure_mutex_;

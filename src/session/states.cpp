@@ -33,6 +33,7 @@ void SessionImpl::initialize(UnitId unit, const FillFunction& fill) {
   guarded([&] {
     require_step(false, "initialize");
     check_unit(unit);
+    engine_->settle();
     initialized_[unit.value] = false;
     const StateTable& table = geometry_.table;
     const BorrowedSlabs slabs(*engine_, 2);
@@ -102,6 +103,7 @@ void SessionImpl::read(UnitId unit, const std::string& kind_name, const ReadFunc
     require_step(false, "read");
     check_unit(unit);
     const KindId kind = kind_named(kind_name);
+    engine_->settle();
     const DType dtype = geometry_.table[kind].dtype;
     const BorrowedSlabs slabs(*engine_, 2);
     auto* values = reinterpret_cast<float*>(slabs[1]);

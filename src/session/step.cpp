@@ -68,10 +68,10 @@ Error SessionImpl::first_failure() {
 }
 
 std::string SessionImpl::state_of_states(ErrorCode error) const {
-  if (applying_update_) {
+  if (engine_ && engine_->updating()) {
     return fmt::format(
         "step {} was being applied, so that no step is whole: go back to a checkpoint",
-        completed_steps_ + 1);
+        step_being_applied_);
   }
   if (std::ranges::find(initialized_, false) != initialized_.end()) {
     return "no step is whole: the states were being set";
@@ -97,11 +97,32 @@ void SessionImpl::check_unit(UnitId unit) const {
               fmt::format("unit {} of a model with {} units", unit.value, model_.units().size()));
 }
 
-void SessionImpl::agree(ProgramCall call, std::uint64_t detail) {
-  const CallToAgree mine{call, patterns_.calls_so_far(), detail};
-  patterns_.record(call);
+void SessionImpl::agree(ProgramCall call) {
+  const CallToAgree mine{call, step_.calls};
   agree_on_call(*communicator_, mine, step_.options.pattern,
                 [&](UnitId unit) { return model_.unit(unit).name; });
+}
+
+void SessionImpl::make_call(ProgramCall call) {
+  const bool left = patterns_.record(call);
+  // Those that follow a schedule meet at the step's end.
+  if (!patterns_.follows() || call.kind == CallKind::end_step) agree(call);
+  ++step_.calls;
+  run_ahead(left, call);
+}
+
+void SessionImpl::note_call(ProgramCall call) { run_ahead(patterns_.record(call), call); }
+
+void SessionImpl::run_ahead(bool left, ProgramCall call) {
+  if (left) {
+    engine_->drop_look_ahead(call.kind == CallKind::gather ? std::optional(call.unit)
+                                                           : std::nullopt);
+  }
+  if (const LookAhead next = patterns_.look_ahead(); !next.empty()) engine_->look_ahead(next);
+}
+
+void SessionImpl::finish_update() {
+  guarded([&] { engine_->finish_update(); });
 }
 
 std::uint32_t SessionImpl::declared_reductions(UnitId unit) const {
@@ -146,10 +167,22 @@ void SessionImpl::check_step_options(const StepOptions& options) const {
   }
 }
 
+// Follows the pattern's schedule when every rank has the same.
+void SessionImpl::begin_pattern() {
+  const std::uint64_t schedule = patterns_.begin(step_.options.pattern, live_leases_ == 0);
+  const ProgramCall call{CallKind::begin_step, {}};
+  const CallToAgree mine{.call = call, .detail = hash_of(step_.options), .schedule = schedule};
+  const bool agreed = agree_on_call(*communicator_, mine, step_.options.pattern, {});
+  patterns_.follow(agreed && config_.engine.look_ahead > 0);
+  step_.calls = 1;
+  note_call(call);
+}
+
 Step SessionImpl::begin_step(StepOptions options) {
   guarded([&] {
     require_step(false, "begin_step");
     check_step_options(options);
+    if (engine_->update_failed()) engine_->finish_update();
     for (std::uint32_t u = 0; u < initialized_.size(); ++u) {
       if (initialized_[u]) continue;
       throw Error(ErrorCode::invalid_argument,
@@ -161,11 +194,12 @@ Step SessionImpl::begin_step(StepOptions options) {
     step_.reductions.assign(model_.units().size(), 0);
     step_.reduce_order.clear();
     step_.present.assign(tensor_updates_.size(), 0);
+    step_.gathered.assign(model_.units().size(), 0);
+    step_.updated.assign(model_.units().size(), 0);
     step_.seconds = {};
     step_.begin_ns = clock_.now_ns();
     step_.bytes_before = bytes_moved();
-    patterns_.begin(step_.options.pattern);
-    agree({CallKind::begin_step, {}}, hash_of(step_.options));
+    begin_pattern();
   });
   return Step(shared_from_this());
 }
@@ -174,9 +208,25 @@ GatherLease SessionImpl::gather(UnitId unit, StreamId stream) {
   return guarded([&] {
     require_step(true, "gather");
     check_unit(unit);
+    if (config_.optimizer.in_backward &&
+        step_.reductions[unit.value] == declared_reductions(unit)) {
+      throw Error(ErrorCode::invalid_argument,
+                  "gather() after the last reduce() of the step, when the weights may be those of "
+                  "the next (optimizer.in_backward): gather before, or end the step",
+                  {.unit = model_.unit(unit).name});
+    }
     const Stopwatch watch(clock_, step_.seconds.gather_wait);
-    agree({CallKind::gather, unit});
-    device_->wait(stream, engine_->gather(unit));
+    make_call({CallKind::gather, unit});
+    Event ready;
+    try {
+      ready = engine_->gather(unit);
+    } catch (...) {
+      patterns_.spoil();
+      throw;
+    }
+    ++live_leases_;
+    step_.gathered[unit.value] = 1;
+    device_->wait(stream, ready);
     GatherLease lease;
     lease.session_ = shared_from_this();
     lease.unit_ = unit;
@@ -193,6 +243,8 @@ void SessionImpl::end_gather(UnitId unit, std::span<const StreamId> streams) noe
     last_uses.events[last_uses.count++] = device_->record(stream);
   }
   engine_->release_gather(unit, last_uses);
+  --live_leases_;
+  if (step_.active) note_call({CallKind::release, unit});
 }
 
 TensorView SessionImpl::tensor_view(UnitId unit, TensorId tensor) const {
@@ -220,8 +272,14 @@ GradientLease SessionImpl::gradients(UnitId unit, StreamId stream) {
                   {.unit = model_.unit(unit).name});
     }
     const Stopwatch watch(clock_, step_.seconds.gradient_wait);
-    patterns_.record({CallKind::gradients, unit});
-    const std::span<std::byte> buffer = engine_->acquire_gradients(unit);
+    note_call({CallKind::gradients, unit});
+    std::span<std::byte> buffer;
+    try {
+      buffer = engine_->acquire_gradients(unit);
+    } catch (...) {
+      patterns_.spoil();
+      throw;
+    }
     device_->zero(stream, buffer.data(), Bytes{buffer.size()});
     GradientLease lease;
     lease.session_ = shared_from_this();
@@ -263,21 +321,40 @@ void SessionImpl::reduce(GradientLease lease, StreamId stream) {
                   "loss_scale() before each step's first reduce()",
                   {.unit = model_.unit(unit).name});
     }
-    agree({CallKind::reduce, unit});
+    make_call({CallKind::reduce, unit});
     const std::uint32_t made = step_.reductions[unit.value]++;
     std::erase(step_.reduce_order, unit);
     step_.reduce_order.push_back(unit);
     lease.session_.reset();
+    const bool last = made + 1 == declared_reductions(unit);
+    const bool early = last && updates_early(unit);
+    if (early) {
+      // The update of the step before reads the coefficients; a gather has waited for it.
+      if (step_.gathered[unit.value] == 0) engine_->finish_update();
+      find_coefficients(unit, step_.present, gradient_factor());
+      step_.updated[unit.value] = 1;
+      step_being_applied_ = completed_steps_ + 1;
+    }
     engine_->reduce(unit, device_->record(stream),
-                    {.first = made == 0, .last = made + 1 == declared_reductions(unit)});
+                    {.first = made == 0, .last = last, .update = early ? &find_runs_ : nullptr});
   });
+}
+
+// Other ranks may have gradients for tensors that this one has not marked present.
+bool SessionImpl::updates_early(UnitId unit) const {
+  if (!config_.optimizer.in_backward) return false;
+  const auto& tensors = model_.unit(unit).tensors;
+  for (std::uint32_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].trainable && step_.present[tensor_index(unit, TensorId{t})] == 0) return false;
+  }
+  return true;
 }
 
 void SessionImpl::issue(StreamId stream, const IssueFunction& enqueue) {
   guarded([&] {
     require_step(true, "issue");
     if (!enqueue) throw Error(ErrorCode::invalid_argument, "issue() of an empty function");
-    agree({CallKind::issue, {}});
+    make_call({CallKind::issue, {}});
     try {
       device_->wait(stream, engine_->issue(device_->record(stream), enqueue));
     } catch (const Error& error) {
@@ -292,8 +369,16 @@ void SessionImpl::issue(StreamId stream, const IssueFunction& enqueue) {
 }
 
 void SessionImpl::abandon_step() noexcept {
+  if (step_.active && std::ranges::find(step_.updated, 1) != step_.updated.end()) {
+    fail(Error(ErrorCode::closed,
+               fmt::format("step {} was abandoned after some of its updates had begun "
+                           "(optimizer.in_backward), so that no step is whole: go back to a "
+                           "checkpoint",
+                           step_being_applied_)));
+  }
   step_.active = false;
   patterns_.abandon();
+  engine_->drop_look_ahead();
 }
 
 SessionImpl::Verdict SessionImpl::agree_on_verdict(const LocalVerdict& local) {
@@ -321,44 +406,43 @@ SessionImpl::Verdict SessionImpl::agree_on_verdict(const LocalVerdict& local) {
   return verdict;
 }
 
-void SessionImpl::find_coefficients(const Verdict& verdict, double gradient_factor) {
-  coefficients_.assign(tensor_updates_.size(), std::nullopt);
+void SessionImpl::find_coefficients(UnitId unit, const std::vector<std::uint8_t>& present,
+                                    double factor) {
   const Config::Optimizer& optimizer = config_.optimizer;
-  for (const UnitId unit : step_.reduce_order) {
-    const auto& tensors = model_.unit(unit).tensors;
-    for (std::uint32_t t = 0; t < tensors.size(); ++t) {
-      const std::uint64_t index = tensor_index(unit, TensorId{t});
-      if (verdict.present[index] == 0) continue;
-      const GroupRates rates = step_.options.groups.empty()
-                                   ? GroupRates{optimizer.learning_rate, optimizer.weight_decay}
-                                   : step_.options.groups[tensors[t].group];
-      const Hyperparameters hyperparameters{.learning_rate = rates.learning_rate,
-                                            .weight_decay = rates.weight_decay,
-                                            .beta1 = rates.beta1.value_or(optimizer.beta1),
-                                            .beta2 = rates.beta2.value_or(optimizer.beta2),
-                                            .epsilon = optimizer.epsilon,
-                                            .momentum = optimizer.momentum};
-      coefficients_[index] = coefficients_of(geometry_.table.rule, hyperparameters,
-                                             ++tensor_updates_[index], gradient_factor);
-    }
+  const auto& tensors = model_.unit(unit).tensors;
+  for (std::uint32_t t = 0; t < tensors.size(); ++t) {
+    const std::uint64_t index = tensor_index(unit, TensorId{t});
+    coefficients_[index].reset();
+    if (present[index] == 0) continue;
+    const GroupRates rates = step_.options.groups.empty()
+                                 ? GroupRates{optimizer.learning_rate, optimizer.weight_decay}
+                                 : step_.options.groups[tensors[t].group];
+    const Hyperparameters hyperparameters{.learning_rate = rates.learning_rate,
+                                          .weight_decay = rates.weight_decay,
+                                          .beta1 = rates.beta1.value_or(optimizer.beta1),
+                                          .beta2 = rates.beta2.value_or(optimizer.beta2),
+                                          .epsilon = optimizer.epsilon,
+                                          .momentum = optimizer.momentum};
+    coefficients_[index] =
+        coefficients_of(geometry_.table.rule, hyperparameters, ++tensor_updates_[index], factor);
   }
 }
 
-void SessionImpl::apply_update(const Verdict& verdict, double gradient_factor) {
-  find_coefficients(verdict, gradient_factor);
-  const auto find_runs = [this](std::uint32_t s, const Tile& tile, std::vector<UpdateRun>& runs) {
-    const Segment& segment = geometry_.layout.segments[s];
-    for_each_tensor_part(segment, geometry_.rank, tile.begin_elems,
-                         tile.begin_elems + tile.count_elems, [&](const TensorPart& part) {
-                           const auto& found =
-                               coefficients_[tensor_index(segment.unit, part.tensor.tensor)];
-                           if (found)
-                             runs.push_back({part.offset_in_range_elems, part.count_elems, *found});
-                         });
-  };
+void SessionImpl::start_update(const Verdict& verdict, double gradient_factor) {
   // The next forward needs first what backward reduced last.
-  update_order_.assign(step_.reduce_order.rbegin(), step_.reduce_order.rend());
-  engine_->update(update_order_, find_runs);
+  update_order_.clear();
+  for (auto unit = step_.reduce_order.rbegin(); unit != step_.reduce_order.rend(); ++unit) {
+    if (step_.updated[unit->value] == 0) update_order_.push_back(*unit);
+  }
+  step_being_applied_ = ++completed_steps_;
+  if (!update_order_.empty()) {
+    engine_->finish_update();  // it uses the coefficients of the step before
+    for (const UnitId unit : update_order_) {
+      find_coefficients(unit, verdict.present, gradient_factor);
+    }
+    engine_->start_update(update_order_, find_runs_);
+  }
+  if (config_.engine.look_ahead == 0) engine_->finish_update();
 }
 
 void SessionImpl::follow_loss_scale(bool skipped) {
@@ -382,7 +466,7 @@ StepResult SessionImpl::end_step() {
     require_step(true, "end");
     StepResult result;
     result.loss_scale = loss_scale_.value();
-    agree({CallKind::end_step, {}});
+    make_call({CallKind::end_step, {}});
     step_.active = false;
     asked_loss_scale_ = false;
     LocalVerdict local;
@@ -408,18 +492,19 @@ StepResult SessionImpl::end_step() {
           !loss_scale_.dynamic()) {
         throw Error(ErrorCode::numerics,
                     fmt::format("a gradient of step {} is not finite (optimizer.nonfinite is "
-                                "\"abort\"); the weights are those of the step before",
-                                completed_steps_ + 1));
+                                "\"abort\"); {}",
+                                completed_steps_ + 1,
+                                config_.optimizer.in_backward
+                                    ? "some weights are those of this step and some of the one "
+                                      "before: go back to a checkpoint"
+                                    : "the weights are those of the step before"));
       }
       follow_loss_scale(result.skipped);
       if (!result.skipped) {
         const Stopwatch watch(clock_, step_.seconds.update);
         result.clip_factor = clip_factor(result.grad_norm, config_.optimizer.clip_norm);
-        applying_update_ = true;
-        apply_update(verdict, scale * result.clip_factor);
-        applying_update_ = false;
+        start_update(verdict, scale * result.clip_factor);
         result.updated = true;
-        ++completed_steps_;
       }
     }
     result.step = completed_steps_;

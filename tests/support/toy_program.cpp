@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "base/rng.hpp"
 #include "support/pinned.hpp"
@@ -86,6 +88,29 @@ class HostCopies {
   std::size_t outputs_used_ = 0;
 };
 
+// What a step does differently, the same on every rank.
+class Deviation {
+ public:
+  Deviation(std::uint64_t seed, std::uint32_t step) : seed_(rng::at(seed, step)) {
+    // Every other step or so is as it always is, so that schedules are followed in between.
+    none_ = seed == 0 || draw(0) % 2 == 0;
+  }
+
+  bool evaluates_first() const { return one_in(3, 1); }
+  bool has_fewer_micro_batches() const { return one_in(4, 2); }
+  bool exits_early() const { return one_in(4, 3); }
+  bool leaves_out(std::uint32_t unit) const { return one_in(5, 100 + unit); }
+  bool gathers_twice(std::uint32_t unit) const { return one_in(5, 200 + unit); }
+  bool holds_longer(std::uint32_t unit) const { return one_in(5, 300 + unit); }
+
+ private:
+  std::uint64_t draw(std::uint64_t what) const { return rng::at(seed_, what); }
+  bool one_in(std::uint64_t n, std::uint64_t what) const { return !none_ && draw(what) % n == 0; }
+
+  std::uint64_t seed_;
+  bool none_ = true;
+};
+
 class Program {
  public:
   Program(Session& session, const ToyOptions& options)
@@ -108,12 +133,19 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   StepResult step(std::uint32_t index) {
+    const Deviation deviation(options_.deviations, index);
+    if (deviation.evaluates_first()) {
+      auto step = session_.begin_step({.pattern = "eval"});
+      forward_all({});
+      step.end();
+    }
     auto step = session_.begin_step({.pattern = "train",
                                      .micro_batches = options_.micro_batches,
                                      .gradient_scale = 1.0 / session_.communicator().size(),
                                      .groups = options_.groups});
     loss_scale_ = static_cast<float>(session_.loss_scale());
-    for (std::uint32_t m = 0; m < options_.micro_batches; ++m) micro_batch(index, m);
+    const std::uint32_t count = deviation.has_fewer_micro_batches() ? 1 : options_.micro_batches;
+    for (std::uint32_t m = 0; m < count; ++m) micro_batch(index, m, deviation);
     return step.end();
   }
 
@@ -128,9 +160,25 @@ class Program {
   }
 
  private:
-  void micro_batch(std::uint32_t step, std::uint32_t m) {
-    const auto units = static_cast<std::uint32_t>(session_.model().units().size());
-    for (std::uint32_t u = 0; u < units; ++u) forward(UnitId{u});
+  std::uint32_t unit_count() const {
+    return static_cast<std::uint32_t>(session_.model().units().size());
+  }
+
+  void forward_all(const std::optional<Deviation>& deviation) {
+    GatherLease held;
+    for (std::uint32_t u = 0; u < unit_count(); ++u) {
+      if (deviation && deviation->leaves_out(u)) continue;
+      if (deviation && deviation->gathers_twice(u)) forward(UnitId{u});
+      GatherLease lease = forward(UnitId{u});
+      held = {};
+      if (deviation && deviation->holds_longer(u)) held = std::move(lease);
+    }
+  }
+
+  void micro_batch(std::uint32_t step, std::uint32_t m, const Deviation& deviation) {
+    const std::uint32_t units = unit_count();
+    forward_all(deviation);
+    if (deviation.exits_early()) return;
     for (std::uint32_t u = units; u-- > 0;) {
       if (options_.skip_last_unit_in_odd_steps && u == units - 1 && step % 2 == 1) continue;
       backward(UnitId{u}, step, m);
@@ -138,8 +186,8 @@ class Program {
   }
 
   // Reads the weights and folds them into scratch, as activations would.
-  void forward(UnitId unit) {
-    const GatherLease weights = session_.gather(unit, stream_);
+  GatherLease forward(UnitId unit) {
+    GatherLease weights = session_.gather(unit, stream_);
     const TensorView view = weights[TensorId{0}];
     copies_.next_unit();
     const void* const data = copies_.input(view);
@@ -150,6 +198,7 @@ class Program {
     const Access accesses[] = {{data, size, false}, {activation, Bytes{4}, true}};
     session_.device().launch(
         stream_, [=] { *activation = load(data, view.dtype, view.count_elems / 2); }, accesses);
+    return weights;
   }
 
   void backward(UnitId unit, std::uint32_t step, std::uint32_t m) {
@@ -228,7 +277,9 @@ ToyResult run_toy(const ToyOptions& options, const Config& config, Backends back
     Program program(session, options);
     program.initialize();
     const auto tell = [&](std::uint32_t completed) {
-      if (options.between_steps) options.between_steps(completed);
+      if (!options.between_steps) return;
+      session.synchronize();
+      options.between_steps(completed);
     };
     tell(0);
     for (std::uint32_t i = 0; i < options.steps; ++i) {

@@ -26,7 +26,11 @@ struct ToyOptions {
   std::vector<GroupRates> groups = {};
   // Tensors of this unit are not marked present in odd steps.
   bool skip_last_unit_in_odd_steps = false;
-  // Called between initialize() and step 0, between steps, and after the last.
+  // Seed of what steps do differently from each other: units left out or gathered twice, leases
+  // held longer, fewer micro-batches, an early exit, an evaluation in between. 0: nothing.
+  std::uint64_t deviations = 0;
+  // Called between initialize() and step 0, between steps, and after the last; nothing is under way
+  // then.
   std::function<void(std::uint32_t completed_steps)> between_steps = {};
 };
 

@@ -42,6 +42,7 @@ Config config_of(const BenchOptimPlan& plan) {
   config.nvme.directories = {kDirectory};
   config.engine.tile = kStreamedTileElems * Bytes{4};
   config.engine.workers = plan.threads;
+  config.engine.look_ahead = 0;  // end() waits for the update
   return config;
 }
 

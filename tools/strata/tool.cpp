@@ -9,6 +9,7 @@
 
 #include "bench_io.hpp"
 #include "bench_optim.hpp"
+#include "bench_step.hpp"
 #include "inspect.hpp"
 #include "interrupt.hpp"
 
@@ -35,6 +36,7 @@ int run(int argc, const char* const* argv, std::FILE* out, std::FILE* err) {
     bench->require_subcommand(1);
     add_bench_io(*bench, out);
     add_bench_optim(*bench, out);
+    add_bench_step(*bench, out);
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::CallForHelp&) {

@@ -20,7 +20,7 @@
 #include "cpu/cpu_device.hpp"
 #include "strata/device.hpp"
 
-namespace strata::test {
+namespace strata {
 
 // Rate 0: as fast as this machine copies.
 struct PacedLink {
@@ -121,4 +121,4 @@ class PacedDevice final : public Device {
   CpuDevice inner_;  // after the pacer, which its threads use
 };
 
-}  // namespace strata::test
+}  // namespace strata

@@ -1,4 +1,4 @@
-#include "support/paced_device.hpp"
+#include "paced/paced_device.hpp"
 
 #include <algorithm>
 #include <thread>
@@ -6,7 +6,7 @@
 
 #include "strata/clock.hpp"
 
-namespace strata::test {
+namespace strata {
 namespace {
 
 std::int64_t now_ns() { return SteadyClock().now_ns(); }
@@ -132,4 +132,4 @@ void PacedDevice::notify(Event event, HostFunction function) {
   inner_.notify(event, std::move(function));
 }
 
-}  // namespace strata::test
+}  // namespace strata
