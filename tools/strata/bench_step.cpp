@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench_step_plan.hpp"
@@ -75,8 +76,9 @@ MachineResult measure_paced(const BenchStepOptions& options, double ratio, const
     auto device =
         std::make_unique<PacedDevice>(PacedDevice::Options{.arena = config.budgets.device});
     PacedDevice& paced = *device;
-    const Compute compute = [&paced](StreamId stream, double seconds) {
-      paced.launch_for(stream, std::chrono::nanoseconds(std::llround(seconds * 1e9)));
+    const Compute compute = [&paced](StreamId stream, double seconds, HostFunction function) {
+      paced.launch_for(stream, std::chrono::nanoseconds(std::llround(seconds * 1e9)),
+                       std::move(function));
     };
     result.scheduled = run_steps(options, config,
                                  {.communicator = make_self_communicator(),
@@ -105,7 +107,9 @@ class Burner {
     rate_ = median(rates);
   }
 
-  void burn_for(double seconds) { burn(static_cast<std::uint64_t>(seconds * rate_)); }
+  void burn_for(double seconds) {
+    if (seconds > 0) burn(static_cast<std::uint64_t>(seconds * rate_));
+  }
 
  private:
   void burn(std::uint64_t count) {
@@ -127,8 +131,12 @@ Backends real_backends(const Config& config) {
 
 // The times of a step's I/O on this machine: phases without compute, with nothing beside them.
 StepWork probe(const BenchStepOptions& options, const Config& config, const Check& check) {
-  const StepRun run = run_steps(
-      options, config, real_backends(config), [](StreamId, double) {}, {}, check);
+  Backends backends = real_backends(config);
+  Device& device = *backends.device;
+  const Compute compute_nothing = [&device](StreamId stream, double, HostFunction function) {
+    if (function) device.launch(stream, std::move(function));
+  };
+  const StepRun run = run_steps(options, config, std::move(backends), compute_nothing, {}, check);
   const double update = median(run.update_seconds);
   const double sweeps = std::max(median(run.seconds) - update, 0.0);
   return {.forward_io = sweeps / 2, .backward_io = sweeps / 2, .update_io = update};
@@ -150,8 +158,13 @@ MachineResult measure_real(const BenchStepOptions& options, const Check& check) 
     const Config config = config_of(mode);
     Backends backends = real_backends(config);
     Device& device = *backends.device;
-    const Compute compute = [&](StreamId stream, double seconds) {
-      device.launch(stream, [&burner, seconds] { burner.burn_for(seconds); });
+    const Compute compute = [&](StreamId stream, double seconds, HostFunction function) {
+      device.launch(stream, [&burner, seconds, function = std::move(function)] {
+        const SteadyClock clock;
+        const std::int64_t begin_ns = clock.now_ns();
+        if (function) function();
+        burner.burn_for(seconds - static_cast<double>(clock.now_ns() - begin_ns) * 1e-9);
+      });
     };
     result.scheduled = run_steps(options, config, std::move(backends), compute, result.work, check);
     result.modes.push_back(summary_of(mode, result.scheduled, result.work));

@@ -25,16 +25,15 @@ class Program {
     Step step = session_.begin_step();
     for (std::uint32_t u = 0; u < units_; ++u) {
       const GatherLease weights = session_.gather(UnitId{u}, stream_);
-      compute_(stream_, forward_);
+      compute_(stream_, forward_, {});
     }
     for (std::uint32_t u = units_; u-- > 0;) {
       const GatherLease weights = session_.gather(UnitId{u}, stream_);
       GradientLease gradients = session_.gradients(UnitId{u}, stream_);
       const GradientView view = gradients[TensorId{0}];
-      session_.device().launch(stream_, [view] {
+      compute_(stream_, backward_, [view] {
         std::fill_n(static_cast<std::uint16_t*>(view.data), view.count_elems, kSmall);
       });
-      compute_(stream_, backward_);
       session_.reduce(std::move(gradients), stream_);
     }
     return step.end();

@@ -9,8 +9,8 @@
 
 namespace strata::tool {
 
-// Enqueues work that takes about `seconds` of `stream`.
-using Compute = std::function<void(StreamId stream, double seconds)>;
+// Enqueues work that takes about `seconds` of `stream`, `function` (may be empty) included.
+using Compute = std::function<void(StreamId stream, double seconds, HostFunction function)>;
 
 struct StepRun {
   std::vector<double> seconds;         // of each round, from begin_step() to the next
