@@ -509,6 +509,59 @@ TEST_F(SessionRanks, DivergingCallsNameUnitsAndRanks) {
       << messages[0];
 }
 
+// Ranks that follow a schedule do not ask each other at each call: one that leaves it alone is
+// found where they meet next.
+TEST_F(SessionRanks, ARankThatLeavesTheScheduleAloneIsAnErrorAndNoHang) {
+  Config config = toy_config(kHost, kHost, kHost);
+  config.communicator.timeout_s = 5;
+  TestMachine machine(2, 1);
+  std::vector<std::optional<Error>> errors(2);
+  run_ranks(2, [&](Rank rank, Communicator&) {
+    Session session = open_initialized(machine, rank, config);
+    const StreamId stream = session.device().create_stream("compute");
+    try {
+      for (std::uint32_t i = 0; i < 3; ++i) {
+        Step step = session.begin_step();
+        for (std::uint32_t u = 0; u < 4; ++u) {
+          const bool astray = i == 2 && u == 1 && rank == Rank{1};
+          [[maybe_unused]] const auto lease = session.gather(UnitId{astray ? 3U : u}, stream);
+        }
+        step.end();
+      }
+    } catch (const Error& error) {
+      errors[rank.value] = error;
+    }
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_TRUE(error->code() == ErrorCode::diverged || error->code() == ErrorCode::rank_lost)
+        << error->what();
+  }
+  EXPECT_NE(std::string(errors[1]->what()).find("gather(head)"), std::string::npos)
+      << errors[1]->what();
+}
+
+// A lease that one rank alone holds longer costs look-ahead and nothing else.
+TEST_F(SessionRanks, RanksWithDifferentSchedulesFollowNone) {
+  const Config config = toy_config(kHost, kHost, kHost);
+  TestMachine machine(2, 1);
+  run_ranks(2, [&](Rank rank, Communicator&) {
+    Session session = open_initialized(machine, rank, config);
+    const StreamId stream = session.device().create_stream("compute");
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      Step step = session.begin_step();
+      GatherLease first = session.gather(UnitId{0}, stream);
+      if (rank == Rank{0}) first = {};
+      [[maybe_unused]] const auto second = session.gather(UnitId{1}, stream);
+      if (rank == Rank{1}) first = {};
+      step.end();
+    }
+    EXPECT_EQ(session.schedule_facts().steps, 3U);
+    EXPECT_EQ(session.schedule_facts().followed, 0U);
+    EXPECT_EQ(session.schedule_facts().deviations, 0U);
+  });
+}
+
 // A collective of the program between the session's own, and what happens when one fails.
 TEST_F(SessionRanks, IssueRunsTheProgramsCollectivesInOrder) {
   const Config config = toy_config(kHost, kHost, kHost);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -176,8 +177,9 @@ std::string text_of(const MachineResult& machine) {
   const StepWork& work = machine.work;
   std::string text = fmt::format(
       "\n{} machine, compute : I/O = {:.2g}\n"
-      "  compute {:.3f} s forward, {:.3f} s backward; I/O {:.3f} s forward, {:.3f} s backward, "
-      "{:.3f} s update; bound {:.3f} s\n"
+      "  compute: {:.3f} s forward, {:.3f} s backward\n"
+      "  I/O: {:.3f} s forward, {:.3f} s backward, {:.3f} s update\n"
+      "  bound: {:.3f} s\n"
       "  {:<20}{:>10}{:>20}{:>10}{:>8}\n",
       machine.name, machine.ratio, work.forward_compute, work.backward_compute, work.forward_io,
       work.backward_io, work.update_io, work.bound(), "mode", "step, s", "80% of steps", "limit, s",
@@ -233,6 +235,10 @@ Json json_of(const std::vector<MachineResult>& machines) {
 }
 
 void bench_step(const BenchStepOptions& options, std::FILE* out) {
+  if (!options.directory.empty() && !std::filesystem::is_directory(options.directory)) {
+    throw Error(ErrorCode::io, "--dir is not a directory: create it first",
+                {.path = options.directory});
+  }
   std::optional<OutputFile> json;
   if (!options.json.empty()) json.emplace(options.json);
   const InterruptGuard interrupt;
