@@ -11,6 +11,7 @@
 #include "model_file.hpp"
 #include "partition.hpp"
 #include "partition_drawing.hpp"
+#include "schedule_text.hpp"
 #include "strata/config.hpp"
 #include "strata/error.hpp"
 #include "strata/session.hpp"
@@ -34,6 +35,12 @@ struct MemoryOptions {
   std::string config;
   std::uint32_t ranks = 1;
   std::uint32_t ranks_per_node = 0;
+};
+
+struct ScheduleOptions {
+  std::string model;
+  std::string config;
+  ScheduleQuestion question{.ranks = 1, .ranks_per_node = 0, .micro_batches = 1};
 };
 
 void write_file(const std::string& path, const std::string& content) {
@@ -76,6 +83,13 @@ void inspect_memory(const MemoryOptions& options, std::FILE* out) {
   plan.require_fit();
 }
 
+void inspect_schedule(const ScheduleOptions& options, std::FILE* out) {
+  ScheduleQuestion question = options.question;
+  if (question.ranks_per_node == 0) question.ranks_per_node = question.ranks;
+  print(out,
+        schedule_text(read_model_file(options.model), Config::from_file(options.config), question));
+}
+
 void add_ranks(CLI::App& command, std::uint32_t& ranks) {
   command.add_option("--ranks", ranks, "Ranks that share the model")
       ->required()
@@ -108,6 +122,22 @@ void add_inspect(CLI::App& app, std::FILE* out) {
                    "Ranks on each host, for budgets.scope \"per_node\"; default: all")
       ->check(CLI::Range(1U, kMostRanks));
   plan->callback([memory, out] { inspect_memory(*memory, out); });
+
+  const auto schedule = std::make_shared<ScheduleOptions>();
+  CLI::App* ahead = inspect->add_subcommand(
+      "schedule", "Which gathers a plain training step brings forward, call by call");
+  ahead->add_option("--model", schedule->model, "JSON description of the model")->required();
+  ahead->add_option("--config", schedule->config, "Configuration file")->required();
+  add_ranks(*ahead, schedule->question.ranks);
+  ahead
+      ->add_option("--ranks-per-node", schedule->question.ranks_per_node,
+                   "Ranks on each host, for budgets.scope \"per_node\"; default: all")
+      ->check(CLI::Range(1U, kMostRanks));
+  ahead
+      ->add_option("--micro-batches", schedule->question.micro_batches,
+                   "Micro-batches of a step; default: 1")
+      ->check(CLI::Range(1U, 65536U));
+  ahead->callback([schedule, out] { inspect_schedule(*schedule, out); });
 }
 
 }  // namespace strata::tool
