@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 
 bool make_step(PatternBook& book, const std::string& name,
                std::initializer_list<ProgramCall> calls) {
-  book.follow(book.begin(name) != 0);
+  book.follow(book.begin(name, 1, {}) != 0);
   for (const ProgramCall& call : calls) book.record(call);
   return book.end();
 }
@@ -24,16 +24,16 @@ constexpr ProgramCall kGatherB{CallKind::gather, UnitId{1}};
 constexpr ProgramCall kReduceA{CallKind::reduce, UnitId{0}};
 
 TEST(PatternBook, AStepRepeatsWhenEveryCallDoes) {
-  PatternBook book(2);
+  PatternBook book({.program = 1, .ahead = 1});
   EXPECT_FALSE(make_step(book, "train", {kGatherA, kGatherB, kReduceA}));
   EXPECT_TRUE(make_step(book, "train", {kGatherA, kGatherB, kReduceA}));
   EXPECT_TRUE(make_step(book, "train", {kGatherA, kGatherB, kReduceA}));
-  ASSERT_NE(book.schedule("train"), nullptr);
-  EXPECT_EQ(book.schedule("train")->calls, (std::vector{kGatherA, kGatherB, kReduceA}));
+  ASSERT_NE(book.schedule("train", 1), nullptr);
+  EXPECT_EQ(book.schedule("train", 1)->calls, (std::vector{kGatherA, kGatherB, kReduceA}));
 }
 
 TEST(PatternBook, OneStepThatDeviatesChangesNothing) {
-  PatternBook book(2);
+  PatternBook book({.program = 1, .ahead = 1});
   make_step(book, "train", {kGatherA, kGatherB});
   EXPECT_FALSE(make_step(book, "train", {kGatherB, kGatherA})) << "another order";
   EXPECT_FALSE(make_step(book, "train", {kGatherB})) << "fewer calls";
@@ -45,7 +45,7 @@ TEST(PatternBook, OneStepThatDeviatesChangesNothing) {
 }
 
 TEST(PatternBook, TwoEqualDeviationsInARowBecomeTheRecord) {
-  PatternBook book(2);
+  PatternBook book({.program = 1, .ahead = 1});
   make_step(book, "train", {kGatherA, kGatherB});
   make_step(book, "train", {kGatherB, kGatherA});
   make_step(book, "train", {kGatherA, kGatherB});
@@ -55,9 +55,9 @@ TEST(PatternBook, TwoEqualDeviationsInARowBecomeTheRecord) {
 }
 
 TEST(PatternBook, TellsWhereAStepLeavesItsSchedule) {
-  PatternBook book(2);
+  PatternBook book({.program = 1, .ahead = 1});
   make_step(book, "train", {kGatherA, kReduceA});
-  book.follow(book.begin("train") != 0);
+  book.follow(book.begin("train", 1, {}) != 0);
   EXPECT_FALSE(book.record(kGatherA));
   EXPECT_TRUE(book.follows());
   EXPECT_TRUE(book.record(kGatherB));
@@ -66,7 +66,7 @@ TEST(PatternBook, TellsWhereAStepLeavesItsSchedule) {
   EXPECT_TRUE(book.look_ahead().empty());
   book.end();
 
-  book.follow(book.begin("train") != 0);
+  book.follow(book.begin("train", 1, {}) != 0);
   book.record(kGatherA);
   book.record(kReduceA);
   EXPECT_TRUE(book.record(kGatherB)) << "one call too many";
@@ -74,29 +74,85 @@ TEST(PatternBook, TellsWhereAStepLeavesItsSchedule) {
 
 TEST(PatternBook, BringsEachGatherForwardOnce) {
   constexpr ProgramCall kBegin{CallKind::begin_step, {}};
-  constexpr ProgramCall kReleaseA{CallKind::release, UnitId{0}};
-  constexpr ProgramCall kReleaseB{CallKind::release, UnitId{1}};
-  const std::vector calls{kBegin, kGatherA, kReleaseA, kGatherB, kReleaseB};
-  PatternBook book(2);
-  make_step(book, "train", {kBegin, kGatherA, kReleaseA, kGatherB, kReleaseB});
-  book.follow(book.begin("train") != 0);
+  PatternBook book({.program = 1, .ahead = 1});
+  const auto run = [&](auto&& after_call) {
+    book.follow(book.begin("train", 1, {}) != 0);
+    for (const ProgramCall& call : {kBegin, kGatherA, kGatherB}) {
+      book.record(call);
+      after_call();
+      if (call.kind == CallKind::gather) book.record_release(call.unit);
+    }
+    return book.end();
+  };
+  EXPECT_FALSE(run([] {}));
   std::vector<UnitId> staged;
   std::vector<UnitId> entered;
-  for (const ProgramCall& call : calls) {
-    book.record(call);
+  EXPECT_TRUE(run([&] {
     const LookAhead next = book.look_ahead();
     staged.insert(staged.end(), next.stage.begin(), next.stage.end());
     entered.insert(entered.end(), next.enter.begin(), next.enter.end());
     EXPECT_TRUE(book.look_ahead().empty()) << "nothing twice";
-  }
+  }));
   EXPECT_THAT(staged, ElementsAre(UnitId{0}, UnitId{1}));
   EXPECT_THAT(entered, ElementsAre(UnitId{0}, UnitId{1}));
 }
 
+TEST(PatternBook, LeasesMayEndElsewhere) {
+  PatternBook book({.program = 2, .ahead = 0});
+  const auto run = [&](bool late) {
+    book.follow(book.begin("train", 1, {}) != 0);
+    book.record(kGatherA);
+    if (!late) book.record_release(UnitId{0});
+    book.record(kGatherB);
+    if (late) book.record_release(UnitId{0});
+    book.record_release(UnitId{1});
+    return book.end();
+  };
+  run(false);
+  EXPECT_TRUE(run(true));
+  EXPECT_EQ(book.counters().followed, 1U);
+}
+
+TEST(PatternBook, AGatherThatWasSharedIsADeviationWhenNothingIsHeld) {
+  PatternBook book({.program = 2, .ahead = 0});
+  const auto run = [&](bool holds) {
+    book.follow(book.begin("train", 1, {}) != 0);
+    book.record(kGatherA);
+    if (!holds) book.record_release(UnitId{0});
+    const bool left = book.record(kGatherA, holds);
+    if (book.follows()) EXPECT_TRUE(book.shares());
+    book.end();
+    return left;
+  };
+  EXPECT_FALSE(run(true)) << "nothing to follow";
+  EXPECT_FALSE(run(true));
+  EXPECT_TRUE(run(false));
+  EXPECT_EQ(book.counters().deviations, 1U);
+}
+
+TEST(PatternBook, OtherMicroBatchesAreAnotherPattern) {
+  PatternBook book({.program = 1, .ahead = 1});
+  make_step(book, "train", {kGatherA});
+  EXPECT_EQ(book.begin("train", 2, {}), 0U);
+  book.record(kGatherB);
+  book.end();
+  EXPECT_TRUE(make_step(book, "train", {kGatherA}));
+}
+
+TEST(PatternBook, ManyNamesAreForgotten) {
+  PatternBook book({.program = 1, .ahead = 1});
+  for (std::size_t i = 0; i < 3 * PatternBook::kMostPatterns; ++i) {
+    make_step(book, "step-" + std::to_string(i), {kGatherA});
+  }
+  EXPECT_EQ(book.schedule("step-0", 1), nullptr);
+  EXPECT_FALSE(make_step(book, "step-0", {kGatherA}));
+  EXPECT_TRUE(make_step(book, "step-0", {kGatherA}));
+}
+
 TEST(PatternBook, WithoutAgreementNothingIsBroughtForward) {
-  PatternBook book(2);
+  PatternBook book({.program = 1, .ahead = 1});
   make_step(book, "train", {kGatherA, kGatherB});
-  book.begin("train");
+  book.begin("train", 1, {});
   book.follow(false);
   EXPECT_FALSE(book.record(kGatherA));
   EXPECT_TRUE(book.look_ahead().empty());
@@ -105,45 +161,52 @@ TEST(PatternBook, WithoutAgreementNothingIsBroughtForward) {
   EXPECT_EQ(book.counters().followed, 0U);
 }
 
-TEST(PatternBook, AStepThatIsNotWholeIsNeitherFollowedNorKept) {
-  PatternBook book(2);
-  EXPECT_EQ(book.begin("train", false), 0U);
-  book.record(kGatherA);
-  EXPECT_FALSE(book.end());
-  EXPECT_EQ(book.schedule("train"), nullptr);
+TEST(PatternBook, AStepIsFollowedWithTheSameLeasesHeld) {
+  const std::vector held{UnitId{1}};
+  PatternBook book({.program = 2, .ahead = 1});
   make_step(book, "train", {kGatherA});
-  EXPECT_EQ(book.begin("train", false), 0U) << "leases of before are held";
-  book.follow(true);
-  EXPECT_FALSE(book.follows());
-  book.end();
-  EXPECT_NE(book.begin("train"), 0U);
+  const auto run = [&] {
+    book.follow(book.begin("train", 1, held) != 0);
+    book.record(kGatherA);
+    book.record_release(UnitId{0});
+    return book.end();
+  };
+  EXPECT_FALSE(run()) << "recorded with nothing held";
+  EXPECT_FALSE(run()) << "held twice in a row: the record now";
+  EXPECT_TRUE(run());
+  EXPECT_EQ(book.counters().followed, 1U);
+}
+
+TEST(PatternBook, AFailedCallIsNotKept) {
+  PatternBook book({.program = 1, .ahead = 1});
+  make_step(book, "train", {kGatherA});
+  book.follow(book.begin("train", 1, {}) != 0);
   book.record(kGatherA);
   book.spoil();
+  EXPECT_FALSE(book.follows());
   EXPECT_FALSE(book.end());
   EXPECT_TRUE(make_step(book, "train", {kGatherA}));
 }
 
 TEST(PatternBook, PatternsAreKeptApart) {
-  PatternBook book(2);
+  PatternBook book({.program = 1, .ahead = 1});
   make_step(book, "train", {kGatherA});
   EXPECT_FALSE(make_step(book, "eval", {kGatherA}));
   EXPECT_TRUE(make_step(book, "train", {kGatherA}));
-  EXPECT_EQ(book.schedule("generate"), nullptr);
+  EXPECT_EQ(book.schedule("generate", 1), nullptr);
 }
 
 TEST(PatternBook, AnAbandonedStepIsForgotten) {
-  PatternBook book(2);
+  PatternBook book({.program = 1, .ahead = 1});
   make_step(book, "train", {kGatherA});
-  book.begin("train");
+  book.begin("train", 1, {});
   book.record(kGatherB);
-  EXPECT_EQ(book.calls_so_far(), 1U);
   book.abandon();
-  EXPECT_EQ(book.calls_so_far(), 0U);
   EXPECT_TRUE(make_step(book, "train", {kGatherA}));
 }
 
 TEST(PatternBook, AFirstStepNeverRepeatsEvenWithoutCalls) {
-  PatternBook book(2);
+  PatternBook book({.program = 1, .ahead = 1});
   EXPECT_FALSE(make_step(book, "train", {}));
   EXPECT_TRUE(make_step(book, "train", {}));
 }
@@ -151,8 +214,6 @@ TEST(PatternBook, AFirstStepNeverRepeatsEvenWithoutCalls) {
 TEST(CallKind, HasTheNamesOfTheProgramsCalls) {
   EXPECT_EQ(name_of(CallKind::begin_step), "begin_step");
   EXPECT_EQ(name_of(CallKind::gather), "gather");
-  EXPECT_EQ(name_of(CallKind::release), "release");
-  EXPECT_EQ(name_of(CallKind::gradients), "gradients");
   EXPECT_EQ(name_of(CallKind::reduce), "reduce");
   EXPECT_EQ(name_of(CallKind::end_step), "end");
 }

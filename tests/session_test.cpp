@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <thread>
 
 #include "support/error_of.hpp"
 #include "support/in_process_ranks.hpp"
@@ -541,25 +542,87 @@ TEST_F(SessionRanks, ARankThatLeavesTheScheduleAloneIsAnErrorAndNoHang) {
       << errors[1]->what();
 }
 
-// A lease that one rank alone holds longer costs look-ahead and nothing else.
-TEST_F(SessionRanks, RanksWithDifferentSchedulesFollowNone) {
-  const Config config = toy_config(kHost, kHost, kHost);
+// Where a lease ends is each rank's own affair, in the step that is recorded and in those after it.
+TEST_F(SessionRanks, LeasesMayEndAtDifferentPlaces) {
+  for (const unsigned look_ahead : {1U, 2U}) {
+    Config config = toy_config(kNvme, kHost, kHost);
+    config.engine.look_ahead = look_ahead;
+    TestMachine machine(2, 1);
+    run_ranks(2, [&](Rank rank, Communicator&) {
+      Session session = open_initialized(machine, rank, config);
+      const StreamId stream = session.device().create_stream("compute");
+      for (std::uint32_t i = 0; i < 6; ++i) {
+        Step step = session.begin_step();
+        GatherLease held;
+        for (std::uint32_t u = 0; u < 4; ++u) {
+          GatherLease lease = session.gather(UnitId{u}, stream);
+          held = {};
+          if (rank.value == i % 3) held = std::move(lease);
+        }
+        held = {};
+        step.end();
+      }
+      EXPECT_EQ(session.schedule_facts().followed, 5U);
+      EXPECT_EQ(session.schedule_facts().deviations, 0U);
+    });
+  }
+}
+
+TEST_F(SessionRanks, ARankWithoutLookAheadKeepsTheOthersFromIt) {
   TestMachine machine(2, 1);
   run_ranks(2, [&](Rank rank, Communicator&) {
+    Config config = toy_config(kHost, kHost, kHost);
+    if (rank == Rank{1}) config.engine.look_ahead = 0;
     Session session = open_initialized(machine, rank, config);
     const StreamId stream = session.device().create_stream("compute");
     for (std::uint32_t i = 0; i < 3; ++i) {
       Step step = session.begin_step();
-      GatherLease first = session.gather(UnitId{0}, stream);
-      if (rank == Rank{0}) first = {};
-      [[maybe_unused]] const auto second = session.gather(UnitId{1}, stream);
-      if (rank == Rank{1}) first = {};
+      for (std::uint32_t u = 0; u < 4; ++u) (void)session.gather(UnitId{u}, stream);
       step.end();
     }
-    EXPECT_EQ(session.schedule_facts().steps, 3U);
     EXPECT_EQ(session.schedule_facts().followed, 0U);
-    EXPECT_EQ(session.schedule_facts().deviations, 0U);
   });
+}
+
+// A unit that stays on the device from step to step, as tied embeddings may.
+TEST_F(SessionAlone, AUnitMayStayHeldFromStepToStep) {
+  const Config config = toy_config(kNvme, kHost, kHost);
+  TestMachine machine(1);
+  Session session = open_initialized(machine, Rank{0}, config);
+  const StreamId stream = session.device().create_stream("compute");
+  GatherLease held;
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    Step step = session.begin_step();
+    GatherLease embed = session.gather(UnitId{0}, stream);
+    for (std::uint32_t u = 1; u < 4; ++u) (void)session.gather(UnitId{u}, stream);
+    held = std::move(embed);
+    step.end();
+  }
+  EXPECT_EQ(session.schedule_facts().followed, 3U) << "all but the first, and two that deviate";
+}
+
+// Leases may end on other threads, while the caller goes on.
+TEST_F(SessionAlone, LeasesMayEndOnOtherThreads) {
+  const Config config = toy_config(kNvme, kHost, kHost);
+  TestMachine machine(1);
+  Session session = open_initialized(machine, Rank{0}, config);
+  const StreamId stream = session.device().create_stream("compute");
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    Step step = session.begin_step();
+    std::vector<std::thread> threads;
+    for (std::uint32_t u = 0; u < 4; ++u) {
+      GatherLease lease;
+      while (threads.size() >= 2) {
+        threads.front().join();
+        threads.erase(threads.begin());
+      }
+      lease = session.gather(UnitId{u}, stream);
+      threads.emplace_back([ended = std::move(lease)]() mutable { ended = {}; });
+    }
+    for (std::thread& thread : threads) thread.join();
+    step.end();
+  }
+  EXPECT_GT(session.schedule_facts().followed, 0U);
 }
 
 // A collective of the program between the session's own, and what happens when one fails.

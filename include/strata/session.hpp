@@ -11,7 +11,10 @@
 // Every rank makes the same calls in the same order. Ranks that do not get Error(diverged) or
 // Error(rank_lost) instead of a hang. After the first error the session refuses work: every later
 // call rethrows it, and close() gives everything back.
-// Thread: one caller at a time, except the destructors of leases.
+// A unit that one rank still holds when it gathers it again is held by all of them then: ranks may
+// end leases at different places otherwise. Thread: one caller at a time, except the destructors of
+// leases, but not while the same unit is gathered. A lease's end is part of what a pattern repeats:
+// leases that end at random cost speed.
 #pragma once
 
 #include <array>
@@ -74,6 +77,8 @@ class [[nodiscard]] GatherLease {
 
   std::shared_ptr<SessionImpl> session_;
   UnitId unit_;
+  std::uint32_t gathering_ = 0;
+  std::span<std::byte> buffer_;
   std::array<StreamId, kMostStreams> streams_;
   std::size_t stream_count_ = 0;
 };
@@ -127,7 +132,9 @@ struct GroupRates {
 };
 
 struct StepOptions {
-  std::string pattern = "train";    // names the sequence of calls that this step repeats
+  // Names the sequence of calls that this step repeats; with each number of micro_batches another.
+  // Once a sequence is known, its gathers run ahead of the calls (engine.look_ahead).
+  std::string pattern = "train";
   std::uint32_t micro_batches = 1;  // at most Config::engine.max_micro_batches
   double gradient_scale = 1;        // multiplies every gradient: 1 / tokens of all ranks
   // By TensorSpec::group. Empty: one group for all, with the rates of the configuration.
@@ -159,7 +166,7 @@ struct StorageFacts {
 // How steps met the schedules of their patterns.
 struct ScheduleFacts {
   std::uint64_t steps = 0;
-  std::uint64_t followed = 0;    // made the recorded calls, which ran ahead
+  std::uint64_t followed = 0;    // made the recorded calls, whose gathers ran ahead
   std::uint64_t deviations = 0;  // made another call, and nothing ran ahead from there
   std::uint32_t gather_slots = 0;
 };
@@ -183,11 +190,12 @@ struct StepResult {
   double loss_scale = 1;          // of this step; the next one's is Session::loss_scale()
   bool pattern_repeated = false;  // the calls were those recorded for this pattern
   StepSeconds seconds;
-  LinkBytes bytes;
+  LinkBytes bytes;  // between begin_step() and end(), where the update before this one's may fall
 };
 
 // One step, from begin_step() to end(). A Step that ends without end() is abandoned: its gradients
-// are dropped on this rank.
+// are dropped on this rank. With optimizer.in_backward that may leave no step whole, and the
+// session has failed.
 class [[nodiscard]] Step {
  public:
   Step(Step&&) noexcept;
@@ -295,7 +303,9 @@ class Session {
 
   // Brings a unit to the device. Returns when the shard is read and verified and everything else
   // is enqueued; work enqueued on `stream` afterwards sees the parameters that the step began with.
-  // Throws Error(budget_exceeded), listing the live leases, when max_live_units are held. Blocks.
+  // Throws Error(budget_exceeded), listing the live leases, when max_live_units are held, and with
+  // optimizer.in_backward Error(invalid_argument) after the unit's last reduce() of the step. A
+  // unit that is held already is held once more: as it was when it was gathered. Blocks.
   GatherLease gather(UnitId unit, StreamId stream);
 
   // Lends a zeroed gradient buffer. Throws Error(budget_exceeded) while another one is lent.
@@ -304,7 +314,8 @@ class Session {
 
   // Sums the buffer over the ranks once the work enqueued on `stream` so far has run, and adds this
   // rank's shard to the unit's gradient. Throws Error(invalid_argument) naming the unit when all
-  // declared reductions of this step were made already. Does not block on the data.
+  // declared reductions of this step were made already. Does not block on the data; with
+  // optimizer.in_backward the last one waits for the unit's update of the step before.
   void reduce(GradientLease gradients, StreamId stream);
 
   // Runs a collective of the program's own (a tensor-parallel all-reduce, say) in the order of the
@@ -314,7 +325,8 @@ class Session {
   // and the session has then failed. Blocks until it is enqueued.
   void issue(StreamId stream, const IssueFunction& enqueue);
 
-  // Reserves trainer memory in the device or host tier. Throws Error(budget_exceeded).
+  // Reserves trainer memory in the device or host tier. What SessionOptions did not announce must
+  // fit beside what engine.look_ahead has taken. Throws Error(budget_exceeded).
   ScratchLease scratch(Tier tier, Bytes size);
 
   // Charges bytes that others allocate (a CUDA context, a library's workspace) to the tier's

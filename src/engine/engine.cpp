@@ -53,10 +53,12 @@ void Engine::drop_look_ahead(std::optional<UnitId> kept) {
   executor_.start(background_, drop_task(kept));
 }
 
-Event Engine::gather(UnitId unit) { return executor_.run_blocking(gather_task(unit)); }
+Engine::Gathered Engine::gather(UnitId unit, bool shares, LookAhead next) {
+  return executor_.run_blocking(gather_task(unit, shares, next));
+}
 
-void Engine::release_gather(UnitId unit, const LastUses& last_uses) {
-  executor_.start(background_, release_task(unit, last_uses));
+void Engine::release_gather(GatheringId id, const LastUses& last_uses) {
+  executor_.start(background_, release_task(id, last_uses));
 }
 
 std::span<std::byte> Engine::acquire_gradients(UnitId unit) {
@@ -86,6 +88,8 @@ void Engine::start_update(const std::vector<UnitId>& units, const TileRuns& runs
 }
 
 void Engine::finish_update() { executor_.run_blocking(finish_update_task()); }
+
+void Engine::finish_update(UnitId unit) { executor_.run_blocking(updated(unit)); }
 
 void Engine::settle() { executor_.run_blocking(settle_task()); }
 

@@ -51,6 +51,11 @@ struct Contribution {
   const TileRuns* update = nullptr;
 };
 
+// One gather, for as long as it is held.
+struct GatheringId {
+  std::uint32_t value = 0;
+};
+
 // The last use of a gathered unit on each stream that used it.
 struct LastUses {
   static constexpr std::size_t kMostStreams = 8;
@@ -95,20 +100,26 @@ class Engine {
   // For its coroutines.
   FramePool& frames() { return executor_.frames(); }
 
-  // Stages and enters gathers that the program has not called yet. Pre: there is a slot for each
-  // beside those of live leases, and what is entered was staged. Does not block; an error of theirs
-  // is thrown by gather() and by finish_gradients(). What it points to stays until then.
+  // Stages and enters gathers that the program has not called yet. What finds no slot is staged
+  // when it is entered; Pre: what is entered and not called finds a slot beside max_live_units.
+  // Does not block; an error of theirs is thrown by gather() and by finish_gradients(). What it
+  // points to stays until then.
   void look_ahead(LookAhead gathers);
   // Drops what was brought forward and not called, but for `kept`. What was entered is still
   // gathered first, as on every rank. Does not block.
   void drop_look_ahead(std::optional<UnitId> kept = {});
 
-  // The event after which the unit's parameters stand at gathered(). Throws Error(budget_exceeded)
-  // when max_live_units are held by live leases. Blocks.
-  Event gather(UnitId unit);
-  std::span<std::byte> gathered(UnitId unit) const { return units_[unit.value].gathering->buffer; }
-  // One holder less; the bytes return once `last_uses` have fired. Does not block.
-  void release_gather(UnitId unit, const LastUses& last_uses);
+  struct Gathered {
+    GatheringId id;
+    Event ready;
+    std::span<std::byte> buffer;
+  };
+  // The unit's parameters stand in the buffer after the event. `shares`: what is held already is
+  // held once more; Pre: it is. `next` as look_ahead(), behind this one. Throws
+  // Error(budget_exceeded) when max_live_units are held by live leases. Blocks.
+  Gathered gather(UnitId unit, bool shares, LookAhead next);
+  // One holder less; the bytes return once `last_uses` have fired. Does not block. Any thread.
+  void release_gather(GatheringId id, const LastUses& last_uses);
 
   // The gradient buffer, its bytes unspecified. Throws Error(budget_exceeded) while it is lent.
   // Blocks until the buffer is free.
@@ -135,6 +146,8 @@ class Engine {
   // Blocks until all updates that were started are published and written. Throws their first
   // error.
   void finish_update();
+  // The same for the update of one unit.
+  void finish_update(UnitId unit);
   // From the start of an update until everything is published and written; for good after an
   // error. Both from any thread.
   bool updating() const { return units_to_update_ > 0; }
@@ -158,6 +171,7 @@ class Engine {
  private:
   // One gather of a unit, from its staging until its bytes return.
   struct Gathering {
+    GatheringId id;
     UnitId unit;
     SlabSet slot;
     std::span<std::byte> buffer;
@@ -190,10 +204,10 @@ class Engine {
   struct UnitState {
     explicit UnitState(Executor& executor) : additions(executor) {}
 
-    Gathering* gathering = nullptr;  // the one that is held or brought forward
-    std::size_t fetches = 0;         // under way, dropped ones included
-    Gate fetched{true};              // open while there are none
-    std::vector<ShardedBuffer> gradient_buffers;
+    Gathering* held = nullptr;   // the latest that the program holds
+    Gathering* ahead = nullptr;  // brought forward, and not called yet
+    std::size_t fetches = 0;     // under way, dropped ones included
+    Gate fetched{true};          // open while there are none
     Gate updated{true};
     std::size_t tiles_to_update = 0;
     Turns additions;  // reductions of one unit add up in the order of the calls
@@ -203,23 +217,24 @@ class Engine {
   Task<> look_ahead_task(LookAhead gathers);
   Task<> drop_task(std::optional<UnitId> kept);
   void drop_all_but(std::optional<UnitId> kept);
-  Task<Event> gather_task(UnitId unit);
+  Task<Gathered> gather_task(UnitId unit, bool shares, LookAhead next);
+  void bring_forward(LookAhead gathers);
   Gathering& stage(UnitId unit);
+  void stage_ahead(UnitId unit);
   void enter(Gathering& gathering);
+  void drop(Gathering& gathering);
   Task<> fetch_task(Gathering& gathering);
   Task<> bring(Gathering& gathering);
   Task<> fetch_tile(std::uint32_t segment, std::uint32_t tile, std::byte* destination);
-  Task<> release_task(UnitId unit, LastUses last_uses);
+  Task<> release_task(GatheringId id, LastUses last_uses);
   // Ends a gathering once its last uses have fired.
   Task<> retire_task(Gathering& gathering);
   void require_gather_slot(UnitId unit) const;
-  // The unit's buffers at `base`; valid until the next call for the same vector.
-  std::span<const ShardedBuffer> parameter_buffers(UnitId unit, std::byte* base,
-                                                   std::vector<ShardedBuffer>& buffers) const;
-  std::span<const ShardedBuffer> gradient_buffers(UnitId unit, std::byte* base);
-  std::span<const ShardedBuffer> place_buffers(UnitId unit, std::byte* base, DType dtype,
-                                               bool trainable_only,
-                                               std::vector<ShardedBuffer>& buffers) const;
+  // Where the unit's segments stand in a buffer that begins at `base`.
+  void place_parameters(UnitId unit, std::byte* base, std::vector<ShardedBuffer>& buffers) const;
+  void place_gradients(UnitId unit, std::byte* base, std::vector<ShardedBuffer>& buffers) const;
+  void place_buffers(UnitId unit, std::byte* base, DType dtype, bool trainable_only,
+                     std::vector<ShardedBuffer>& buffers) const;
 
   // gradients.cpp
   Task<std::span<std::byte>> acquire_gradients_task(UnitId unit);
@@ -313,7 +328,7 @@ class Engine {
   SlabPool update_slabs_;
   SlabPool checkpoint_slabs_;
 
-  // Engine thread only, except that gathered() reads what gather() set before it returned.
+  // Engine thread only.
   std::deque<UnitState> units_;
   std::uint32_t live_units_ = 0;
   std::deque<Gathering> gatherings_;
@@ -327,11 +342,12 @@ class Engine {
   TaskGroup updates_;     // their errors surface in finish_update() and updated()
   std::vector<PendingUpdate> pending_updates_;  // the next one last
   bool starting_updates_ = false;
-  TaskGroup background_;  // releases; they cannot fail
+  TaskGroup background_;  // releases and look-ahead; they fail for want of memory only
   std::exception_ptr update_error_;
   std::atomic<std::uint64_t> units_to_update_ = 0;
   std::atomic<bool> update_failed_ = false;
   VectorPool<UpdateRun> run_lists_;
+  VectorPool<ShardedBuffer> buffer_lists_;
 
   std::atomic<std::uint64_t> copied_in_ = 0;
   std::atomic<std::uint64_t> copied_out_ = 0;

@@ -8,9 +8,26 @@
 namespace strata {
 
 Task<> Engine::look_ahead_task(LookAhead gathers) {
-  for (const UnitId unit : gathers.stage) ahead_.push_back(&stage(unit));
-  for (const UnitId unit : gathers.enter) enter(*units_[unit.value].gathering);
+  bring_forward(gathers);
   co_return;
+}
+
+void Engine::bring_forward(LookAhead gathers) {
+  for (const UnitId unit : gathers.stage) {
+    // A program that holds more than it did when its calls were recorded leaves fewer slots.
+    const std::size_t slots = g_.max_live_units + g_.look_ahead.gathers;
+    if (live_units_ + ahead_.size() < slots) stage_ahead(unit);
+  }
+  for (const UnitId unit : gathers.enter) {
+    if (units_[unit.value].ahead == nullptr) stage_ahead(unit);
+    enter(*units_[unit.value].ahead);
+  }
+}
+
+void Engine::stage_ahead(UnitId unit) {
+  Gathering& gathering = stage(unit);
+  units_[unit.value].ahead = &gathering;
+  ahead_.push_back(&gathering);
 }
 
 Task<> Engine::drop_task(std::optional<UnitId> kept) {
@@ -21,45 +38,67 @@ Task<> Engine::drop_task(std::optional<UnitId> kept) {
 void Engine::drop_all_but(std::optional<UnitId> kept) {
   std::erase_if(ahead_, [&](Gathering* gathering) {
     if (gathering->unit == kept) return false;
-    units_[gathering->unit.value].gathering = nullptr;
-    gathering->dropped = true;
-    gathering->entered.open(executor_);
-    // One that has arrived waits for nobody; fetch_task() retires the others.
-    if (gathering->arrived.is_open()) background_.start(retire_task(*gathering));
+    drop(*gathering);
     return true;
   });
 }
 
-Task<Event> Engine::gather_task(UnitId unit) {
+// What was entered still takes part in its collective.
+void Engine::drop(Gathering& gathering) {
+  units_[gathering.unit.value].ahead = nullptr;
+  gathering.dropped = true;
+  gathering.entered.open(executor_);
+  // One that has arrived waits for nobody; fetch_task() retires the others.
+  if (gathering.arrived.is_open()) background_.start(retire_task(gathering));
+}
+
+Task<Engine::Gathered> Engine::gather_task(UnitId unit, bool shares, LookAhead next) {
   UnitState& state = units_[unit.value];
-  if (state.gathering != nullptr && state.gathering->holders > 0) {
-    ++state.gathering->holders;
-    co_return state.gathering->ready;
+  if (shares) {
+    if (state.held == nullptr) {
+      throw Error(ErrorCode::invalid_argument,
+                  "a lease of the unit ended on another thread while it was gathered",
+                  {.unit = g_.layout.units[unit.value].name});
+    }
+    ++state.held->holders;
+    bring_forward(next);
+    co_return Gathered{state.held->id, state.held->ready, state.held->buffer};
   }
   require_gather_slot(unit);
-  Gathering& gathering = state.gathering != nullptr ? *state.gathering : stage(unit);
-  if (!gathering.entered.is_open()) enter(gathering);
+  Gathering& gathering = state.ahead != nullptr ? *state.ahead : stage(unit);
+  state.ahead = nullptr;
   std::erase(ahead_, &gathering);
+  if (!gathering.entered.is_open()) enter(gathering);
   ++live_units_;
+  bring_forward(next);
+  // It has a slot, whatever was staged ahead of it.
+  const std::size_t slots = g_.max_live_units + g_.look_ahead.gathers;
+  while (live_units_ + ahead_.size() > slots && !ahead_.back()->turn.taken()) {
+    drop(*ahead_.back());
+    ahead_.pop_back();
+  }
   co_await gathering.arrived.passed();
   if (gathering.error) {
     --live_units_;
-    state.gathering = nullptr;
     const std::exception_ptr error = gathering.error;
     background_.start(retire_task(gathering));
     std::rethrow_exception(error);
   }
   gathering.holders = 1;
-  co_return gathering.ready;
+  state.held = &gathering;
+  co_return Gathered{gathering.id, gathering.ready, gathering.buffer};
 }
 
 Engine::Gathering& Engine::stage(UnitId unit) {
-  if (idle_gatherings_.empty()) idle_gatherings_.push_back(&gatherings_.emplace_back());
+  if (idle_gatherings_.empty()) {
+    Gathering& gathering = gatherings_.emplace_back();
+    gathering.id.value = static_cast<std::uint32_t>(gatherings_.size() - 1);
+    idle_gatherings_.push_back(&gathering);
+  }
   Gathering& gathering = *idle_gatherings_.back();
   idle_gatherings_.pop_back();
   gathering.unit = unit;
   UnitState& state = units_[unit.value];
-  state.gathering = &gathering;
   ++state.fetches;
   state.fetched.close();
   fetches_.start(fetch_task(gathering));
@@ -96,8 +135,8 @@ Task<> Engine::bring(Gathering& gathering) {
   co_await updated(unit);
 
   const DType dtype = g_.table[kParamKind].dtype;
-  const std::span<const ShardedBuffer> buffers =
-      parameter_buffers(unit, gathering.buffer.data(), gathering.buffers);
+  std::vector<ShardedBuffer>& buffers = gathering.buffers;
+  place_parameters(unit, gathering.buffer.data(), buffers);
   TaskGroup tiles;
   const auto segments = g_.layout.segments_of(unit);
   for (std::size_t i = 0; i < segments.size(); ++i) {
@@ -127,8 +166,8 @@ void Engine::require_gather_slot(UnitId unit) const {
   if (live_units_ < g_.max_live_units) return;
   std::string live;
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    const Gathering* gathering = units_[u].gathering;
-    if (gathering == nullptr || gathering->holders == 0) continue;
+    const Gathering* gathering = units_[u].held;
+    if (gathering == nullptr) continue;
     live += fmt::format("{}{} ({})", live.empty() ? "" : ", ", g_.layout.units[u].name,
                         format_bytes(Bytes{gathering->buffer.size()}));
   }
@@ -140,18 +179,18 @@ void Engine::require_gather_slot(UnitId unit) const {
       {.unit = g_.layout.units[unit.value].name});
 }
 
-std::span<const ShardedBuffer> Engine::parameter_buffers(
-    UnitId unit, std::byte* base, std::vector<ShardedBuffer>& buffers) const {
-  return place_buffers(unit, base, g_.table[kParamKind].dtype, false, buffers);
+void Engine::place_parameters(UnitId unit, std::byte* base,
+                              std::vector<ShardedBuffer>& buffers) const {
+  place_buffers(unit, base, g_.table[kParamKind].dtype, false, buffers);
 }
 
-std::span<const ShardedBuffer> Engine::gradient_buffers(UnitId unit, std::byte* base) {
-  return place_buffers(unit, base, g_.table.wire, true, units_[unit.value].gradient_buffers);
+void Engine::place_gradients(UnitId unit, std::byte* base,
+                             std::vector<ShardedBuffer>& buffers) const {
+  place_buffers(unit, base, g_.table.wire, true, buffers);
 }
 
-std::span<const ShardedBuffer> Engine::place_buffers(UnitId unit, std::byte* base, DType dtype,
-                                                     bool trainable_only,
-                                                     std::vector<ShardedBuffer>& buffers) const {
+void Engine::place_buffers(UnitId unit, std::byte* base, DType dtype, bool trainable_only,
+                           std::vector<ShardedBuffer>& buffers) const {
   buffers.clear();
   for (const std::uint32_t s : g_.layout.segments_of(unit)) {
     const Segment& segment = g_.layout.segments[s];
@@ -160,7 +199,6 @@ std::span<const ShardedBuffer> Engine::place_buffers(UnitId unit, std::byte* bas
     const Bytes size = segment.shard_elems * g_.layout.group_size * size_of(dtype);
     base += round_up(size, kPieceAlign).value;
   }
-  return buffers;
 }
 
 Task<> Engine::fetch_tile(std::uint32_t segment, std::uint32_t tile_index, std::byte* destination) {
@@ -183,13 +221,14 @@ Task<> Engine::fetch_tile(std::uint32_t segment, std::uint32_t tile_index, std::
   }
 }
 
-Task<> Engine::release_task(UnitId unit, LastUses last_uses) {
-  Gathering& gathering = *units_[unit.value].gathering;
+Task<> Engine::release_task(GatheringId id, LastUses last_uses) {
+  Gathering& gathering = gatherings_[id.value];
   const auto uses = std::span(last_uses.events).first(last_uses.count);
   gathering.last_uses.insert(gathering.last_uses.end(), uses.begin(), uses.end());
   if (--gathering.holders > 0) co_return;
   --live_units_;
-  units_[unit.value].gathering = nullptr;
+  UnitState& state = units_[gathering.unit.value];
+  if (state.held == &gathering) state.held = nullptr;
   co_await retire_task(gathering);
 }
 

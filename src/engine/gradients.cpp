@@ -21,30 +21,31 @@ Task<std::span<std::byte>> Engine::acquire_gradients_task(UnitId unit) {
 
 Task<> Engine::drop_gradients_task(Event last_use) {
   const SlabSet slot = std::move(lent_gradient_);
+  const std::span<std::byte> buffer = gradient_buffer_;
   co_await executor_.fired(last_use);
-  device_.note_release(gradient_buffer_);
+  device_.note_release(buffer);
 }
 
 Task<> Engine::reduce_task(UnitId unit, Event written, Contribution contribution) {
-  const SlabSet slot = std::move(lent_gradient_);
+  SlabSet slot = std::move(lent_gradient_);
   const std::span<std::byte> buffer = gradient_buffer_;
+  std::vector<ShardedBuffer> buffers = buffer_lists_.take();
+  place_gradients(unit, buffer.data(), buffers);
   Event done = written;  // with the buffer
   std::exception_ptr error;
   Turns::Turn turn = collectives_.take();
   Turns::Turn addition = units_[unit.value].additions.take();
   try {
-    co_await addition.reached();
     co_await turn.reached();
-    const std::span<const ShardedBuffer> buffers = gradient_buffers(unit, buffer.data());
     device_.wait(collective_stream_, written);
     communicator_.reduce_scatter(collective_stream_, buffers);
     reduced_ += (g_.layout.group_size - 1) * buffer.size() / g_.layout.group_size;
     done = device_.record(collective_stream_);
     wait_for_reduced(unit, done);
     turn.end();
+    co_await addition.reached();
     co_await updated(unit);  // it reads the gradient of the step before
     co_await add_reduced(unit, buffers, contribution);
-    if (contribution.update != nullptr) co_await update_early(unit, *contribution.update);
   } catch (...) {
     error = std::current_exception();
     collectives_.fail(error);
@@ -53,8 +54,11 @@ Task<> Engine::reduce_task(UnitId unit, Event written, Contribution contribution
   addition.end();
   if (error) co_await executor_.fired(done);
   device_.note_release(buffer);
+  slot = {};
+  buffer_lists_.give_back(std::move(buffers));
   if (error) std::rethrow_exception(error);
   check_links();
+  if (contribution.update != nullptr) co_await update_early(unit, *contribution.update);
 }
 
 Task<> Engine::add_reduced(UnitId unit, std::span<const ShardedBuffer> buffers,

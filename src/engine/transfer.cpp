@@ -56,9 +56,14 @@ Task<Event> Engine::issue_task(Event before,
                                const std::function<void(Communicator&, StreamId)>& enqueue) {
   Turns::Turn turn = collectives_.take();
   co_await turn.reached();
-  device_.wait(collective_stream_, before);
-  enqueue(communicator_, collective_stream_);
-  check_links();
+  try {
+    device_.wait(collective_stream_, before);
+    enqueue(communicator_, collective_stream_);
+    check_links();
+  } catch (...) {
+    collectives_.fail(std::current_exception());
+    throw;
+  }
   co_return device_.record(collective_stream_);
 }
 

@@ -20,8 +20,11 @@ Task<> Engine::update_task(const std::vector<UnitId>& units, const TileRuns& run
 
 // Nothing has waited for the unit's gathers: one that was dropped may still read.
 Task<> Engine::update_early(UnitId unit, const TileRuns& runs) {
-  while (!units_[unit.value].fetched.is_open()) co_await units_[unit.value].fetched.passed();
-  co_await await_gathers();
+  const UnitState& state = units_[unit.value];
+  do {
+    co_await units_[unit.value].fetched.passed();
+    co_await await_gathers();
+  } while (!state.fetched.is_open());
   ++units_to_update_;
   begin_update(unit, runs);
   updates_.start(update_pending());

@@ -2,7 +2,7 @@
 // of a pattern records its calls and makes its schedule; later steps follow it call by call. A step
 // that makes another call deviates: from there to its end nothing is brought forward. The next
 // step of the pattern follows the schedule again, and two steps in a row that deviate in the same
-// way become the record.
+// way become the record. Steps with another number of micro-batches are another pattern.
 //
 // Pure bookkeeping. Thread: one at a time.
 #pragma once
@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/program_call.hpp"
@@ -35,19 +36,27 @@ struct ScheduleCounters {
 
 class PatternBook {
  public:
-  // `gather_slots`: see make_schedule().
-  explicit PatternBook(std::uint32_t gather_slots = 1) : slots_(gather_slots) {}
+  // Beyond these it forgets all: a name for each step is no pattern.
+  static constexpr std::size_t kMostPatterns = 256;
 
-  // Begins a step of this pattern. The hash of the schedule that it would follow; 0: none yet, or
-  // not `whole`: leases of before are still held, so that the calls are not all there is.
-  std::uint64_t begin(const std::string& name, bool whole = true);
+  explicit PatternBook(GatherSlots slots = {}) : slots_(slots) {}
+
+  // Begins a step. `held`: the units of leases that are older, one entry for each lease. The hash
+  // of the schedule that the step would follow; 0: none.
+  std::uint64_t begin(const std::string& name, std::uint32_t micro_batches,
+                      std::span<const UnitId> held);
   // Whether the step follows that schedule: all ranks have the same. Not without begin().
   void follow(bool agreed);
   bool follows() const { return following_; }
 
-  // Makes the next call of the step. True when the step leaves its schedule here.
-  bool record(ProgramCall call);
-  // What the call just made brings forward; valid until the step ends.
+  // Makes the next call of the step; `held`: the unit of a gather is held. True when the step
+  // leaves its schedule here.
+  bool record(ProgramCall call, bool held = false);
+  // Whether the gather that was called last shares what is held. Pre: follows().
+  bool shares() const;
+  void record_release(UnitId unit);
+  // What the call just made brings forward, without what it calls itself; valid until the next step
+  // ends.
   LookAhead look_ahead();
 
   // A call of this step failed: the step follows nothing from here and is not kept.
@@ -57,21 +66,23 @@ class PatternBook {
   // Ends the step without keeping it.
   void abandon();
 
-  std::uint64_t calls_so_far() const { return calls_.size(); }
-  const Schedule* schedule(const std::string& name) const;
+  const Schedule* schedule(const std::string& name, std::uint32_t micro_batches) const;
   const ScheduleCounters& counters() const { return counters_; }
 
  private:
   struct Entry {
     std::optional<Schedule> schedule;
-    std::vector<ProgramCall> deviation;  // of the step before, when that deviated
+    std::vector<UnitId> deviation_held;  // of the step before, when that deviated
+    std::vector<ProgramCall> deviation;
   };
 
-  std::uint32_t slots_;
-  std::map<std::string, Entry> book_;
+  bool repeats(const Schedule& schedule) const;
+
+  GatherSlots slots_;
+  std::map<std::pair<std::string, std::uint32_t>, Entry> book_;
   Entry* current_ = nullptr;
-  bool whole_ = true;
-  std::vector<ProgramCall> calls_;
+  RecordedStep step_;
+  bool spoiled_ = false;
   bool following_ = false;
   bool followed_ = false;  // at the begin of the step
   std::uint32_t staged_ = 0;

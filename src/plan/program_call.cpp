@@ -6,8 +6,6 @@ std::string_view name_of(CallKind kind) {
   switch (kind) {
     case CallKind::begin_step: return "begin_step";
     case CallKind::gather: return "gather";
-    case CallKind::release: return "release";
-    case CallKind::gradients: return "gradients";
     case CallKind::reduce: return "reduce";
     case CallKind::issue: return "issue";
     case CallKind::end_step: return "end";

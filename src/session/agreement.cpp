@@ -22,8 +22,7 @@ struct Record {
 std::string describe(const Record& record, const std::function<std::string(UnitId)>& unit_name) {
   const auto kind = static_cast<CallKind>(record.kind);
   const std::string_view name = name_of(kind);
-  const bool names_unit =
-      kind == CallKind::gather || kind == CallKind::gradients || kind == CallKind::reduce;
+  const bool names_unit = kind == CallKind::gather || kind == CallKind::reduce;
   if (!names_unit) return fmt::format("{}()", name);
   return fmt::format("{}({})", name, unit_name(UnitId{record.unit}));
 }
@@ -47,10 +46,13 @@ bool agree_on_call(Communicator& communicator, const CallToAgree& mine, const st
     const std::string other = describe(theirs, unit_name);
     throw Error(
         ErrorCode::diverged,
-        fmt::format("ranks diverged at call {} of pattern \"{}\": rank {} calls {}, rank {} "
-                    "calls {}{}; every rank must make the same calls in the same order",
-                    mine.sequence, pattern, communicator.rank().value, own, r, other,
-                    own == other ? " with other options or at another position" : ""));
+        fmt::format(
+            "ranks diverged at call {} of pattern \"{}\": rank {} calls {}, rank {} "
+            "calls {}{}; every rank must make the same calls in the same order",
+            mine.sequence, pattern, communicator.rank().value, own, r, other,
+            own == other
+                ? " with other options, at another position or of a unit that it still holds"
+                : ""));
   }
   return same_schedule;
 }

@@ -17,6 +17,8 @@ GatherLease& GatherLease::operator=(GatherLease&& other) noexcept {
     end();
     session_ = std::move(other.session_);
     unit_ = other.unit_;
+    gathering_ = other.gathering_;
+    buffer_ = other.buffer_;
     streams_ = other.streams_;
     stream_count_ = other.stream_count_;
   }
@@ -27,12 +29,12 @@ GatherLease::~GatherLease() { end(); }
 
 void GatherLease::end() noexcept {
   if (const auto session = std::exchange(session_, nullptr)) {
-    session->end_gather(unit_, std::span(streams_).first(stream_count_));
+    session->end_gather(unit_, GatheringId{gathering_}, std::span(streams_).first(stream_count_));
   }
 }
 
 TensorView GatherLease::operator[](TensorId tensor) const {
-  return session_->tensor_view(unit_, tensor);
+  return session_->tensor_view(unit_, tensor, buffer_);
 }
 
 void GatherLease::also_used_on(StreamId stream) {

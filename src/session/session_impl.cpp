@@ -104,7 +104,7 @@ SessionImpl::~SessionImpl() {
   if (engine_ && engine_->updating() && !has_failed()) {
     try {
       engine_->finish_update();
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       if (log_) log_(LogLevel::warning, error.what());
     }
   }
@@ -233,7 +233,12 @@ void SessionImpl::make_geometry() {
   }
   g.staging = plan_staging(g.layout, g.table, g.placement, g.tile_elems);
   plan_ = strata::plan_memory(g.layout, g.table, g.placement, config_, budgets, extras);
-  g.look_ahead = affordable_look_ahead(g.layout, g.table, config_, plan_);
+  MemoryPlan floor = plan_;
+  if (device_) {  // handed in, with an arena of its own size
+    Bytes& budget = floor.budgets[static_cast<std::size_t>(Tier::device)];
+    budget = std::min(budget, Bytes{device_->arena().size()} + config_.outside.device);
+  }
+  g.look_ahead = affordable_look_ahead(g.layout, g.table, config_, floor);
   std::uint64_t tensors = 0;
   for (const UnitSpec& unit : model_.units()) {
     first_tensor_.push_back(tensors);
@@ -247,17 +252,19 @@ void SessionImpl::make_geometry() {
 // Schedules are equal on all ranks, so slots are as many as the poorest rank affords.
 void SessionImpl::agree_on_look_ahead() {
   LookAheadBuffers& buffers = geometry_.look_ahead;
+  GatherSlots slots{.program = geometry_.max_live_units, .ahead = buffers.gathers};
   if (communicator_->size() > 1) {
-    const auto all = communicator_->exchange(std::as_bytes(std::span(&buffers, 1)));
-    for (std::size_t at = 0; at < all.size(); at += sizeof(LookAheadBuffers)) {
-      LookAheadBuffers theirs;
+    const auto all = communicator_->exchange(std::as_bytes(std::span(&slots, 1)));
+    for (std::size_t at = 0; at < all.size(); at += sizeof(GatherSlots)) {
+      GatherSlots theirs;
       std::memcpy(&theirs, all.data() + at, sizeof(theirs));
-      buffers.gathers = std::min(buffers.gathers, theirs.gathers);
-      buffers.gradients = std::min(buffers.gradients, theirs.gradients);
+      slots.program = std::min(slots.program, theirs.program);
+      slots.ahead = std::min(slots.ahead, theirs.ahead);
     }
   }
+  buffers.gathers = slots.ahead;
   add_look_ahead(plan_, geometry_.layout, geometry_.table, buffers);
-  patterns_ = PatternBook(geometry_.max_live_units + buffers.gathers);
+  patterns_ = PatternBook(slots);
 }
 
 // Each rank sees its own CPUs only: the ranks tell each other, to know which of them are shared.

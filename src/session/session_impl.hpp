@@ -54,10 +54,10 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   void finish_update();
 
   // The engine's half of ending leases.
-  void end_gather(UnitId unit, std::span<const StreamId> streams) noexcept;
+  void end_gather(UnitId unit, GatheringId gathering, std::span<const StreamId> streams) noexcept;
   void end_gradients(StreamId stream) noexcept;
   void end_scratch(std::span<std::byte> memory) noexcept { surplus_.release(memory); }
-  TensorView tensor_view(UnitId unit, TensorId tensor) const;
+  TensorView tensor_view(UnitId unit, TensorId tensor, std::span<std::byte> buffer) const;
   GradientView gradient_view(UnitId unit, TensorId tensor, std::span<std::byte> buffer);
 
   TierUsage usage(Tier tier) const;
@@ -91,8 +91,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
     std::vector<std::uint32_t> reductions;  // made so far, by unit
     std::vector<UnitId> reduce_order;       // units in the order of their latest reduction
     std::vector<std::uint8_t> present;      // by global tensor index
-    std::vector<std::uint8_t> gathered;     // by unit
     std::vector<std::uint8_t> updated;      // by unit: its update has begun before the verdict
+    bool updates_began = false;             // of some unit, before the verdict
     StepSeconds seconds;
     std::int64_t begin_ns = 0;
     std::uint64_t calls = 0;  // that all ranks make at the same place of the step
@@ -122,15 +122,17 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   // Which step the states are whole at after an error, as a clause of its message.
   std::string state_of_states(ErrorCode error) const;
   void require_step(bool active, std::string_view call) const;
-  // Notes the call, agrees on it with the other ranks where no schedule says that they make it, and
-  // starts what it brings forward.
-  void make_call(ProgramCall call);
-  void agree(ProgramCall call);
-  // The same for a call that the ranks need not make at the same place of the step.
-  void note_call(ProgramCall call);
-  // `left`: the call left the schedule.
-  void run_ahead(bool left, ProgramCall call);
+  // Notes the call and agrees on it with the other ranks where no schedule says that they make it.
+  // `held`: the unit of a gather is held.
+  void make_call(ProgramCall call, bool held = false);
+  void agree(ProgramCall call, bool held);
+  // Starts what the call brings forward.
+  void run_ahead();
+  // Takes the leases that have ended into account.
+  void note_releases();
   void begin_pattern();
+  // After a call that the program may correct.
+  void spoil_pattern();
   // Whether the update of `unit`, whose last reduction this is, need not wait for the verdict.
   bool updates_early(UnitId unit) const;
   void check_unit(UnitId unit) const;
@@ -174,7 +176,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::vector<std::uint64_t> tensor_updates_;  // by global tensor index
   std::uint64_t completed_steps_ = 0;
   std::uint64_t step_being_applied_ = 0;
-  std::uint32_t live_leases_ = 0;
+  std::vector<UnitId> held_;  // by gather leases, one entry for each
+  std::mutex leases_mutex_;
+  std::vector<UnitId> ended_leases_;  // not taken from held_ yet; guarded by leases_mutex_
   bool told_widening_ = false;
   std::vector<bool> initialized_;                                // by unit
   std::vector<std::optional<UpdateCoefficients>> coefficients_;  // by global tensor index

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 #include "base/check.hpp"
 #include "base/rng.hpp"
@@ -68,7 +69,7 @@ Error SessionImpl::first_failure() {
 }
 
 std::string SessionImpl::state_of_states(ErrorCode error) const {
-  if (engine_ && engine_->updating()) {
+  if (engine_ && (engine_->updating() || step_.updates_began)) {
     return fmt::format(
         "step {} was being applied, so that no step is whole: go back to a checkpoint",
         step_being_applied_);
@@ -97,28 +98,41 @@ void SessionImpl::check_unit(UnitId unit) const {
               fmt::format("unit {} of a model with {} units", unit.value, model_.units().size()));
 }
 
-void SessionImpl::agree(ProgramCall call) {
-  const CallToAgree mine{call, step_.calls};
+void SessionImpl::agree(ProgramCall call, bool held) {
+  const CallToAgree mine{
+      .call = call, .sequence = step_.calls, .detail = held ? 1U : 0U, .schedule = 0};
   agree_on_call(*communicator_, mine, step_.options.pattern,
                 [&](UnitId unit) { return model_.unit(unit).name; });
 }
 
-void SessionImpl::make_call(ProgramCall call) {
-  const bool left = patterns_.record(call);
+void SessionImpl::make_call(ProgramCall call, bool held) {
+  note_releases();
+  const bool left = patterns_.record(call, held);
   // Those that follow a schedule meet at the step's end.
-  if (!patterns_.follows() || call.kind == CallKind::end_step) agree(call);
+  if (!patterns_.follows() || call.kind == CallKind::end_step) agree(call, held);
   ++step_.calls;
-  run_ahead(left, call);
+  if (left) {
+    const bool claims = call.kind == CallKind::gather && !held;
+    engine_->drop_look_ahead(claims ? std::optional(call.unit) : std::nullopt);
+  }
 }
 
-void SessionImpl::note_call(ProgramCall call) { run_ahead(patterns_.record(call), call); }
-
-void SessionImpl::run_ahead(bool left, ProgramCall call) {
-  if (left) {
-    engine_->drop_look_ahead(call.kind == CallKind::gather ? std::optional(call.unit)
-                                                           : std::nullopt);
-  }
+void SessionImpl::run_ahead() {
   if (const LookAhead next = patterns_.look_ahead(); !next.empty()) engine_->look_ahead(next);
+}
+
+void SessionImpl::note_releases() {
+  const std::scoped_lock lock(leases_mutex_);
+  for (const UnitId unit : ended_leases_) {
+    held_.erase(std::ranges::find(held_, unit));
+    if (step_.active) patterns_.record_release(unit);
+  }
+  ended_leases_.clear();
+}
+
+void SessionImpl::spoil_pattern() {
+  patterns_.spoil();
+  engine_->drop_look_ahead();
 }
 
 void SessionImpl::finish_update() {
@@ -169,13 +183,20 @@ void SessionImpl::check_step_options(const StepOptions& options) const {
 
 // Follows the pattern's schedule when every rank has the same.
 void SessionImpl::begin_pattern() {
-  const std::uint64_t schedule = patterns_.begin(step_.options.pattern, live_leases_ == 0);
+  note_releases();
+  std::ranges::sort(held_, {}, &UnitId::value);
+  const std::uint64_t schedule =
+      patterns_.begin(step_.options.pattern, step_.options.micro_batches, held_);
   const ProgramCall call{CallKind::begin_step, {}};
-  const CallToAgree mine{.call = call, .detail = hash_of(step_.options), .schedule = schedule};
+  const CallToAgree mine{.call = call,
+                         .sequence = 0,
+                         .detail = hash_of(step_.options),
+                         .schedule = config_.engine.look_ahead == 0 ? 0 : schedule};
   const bool agreed = agree_on_call(*communicator_, mine, step_.options.pattern, {});
-  patterns_.follow(agreed && config_.engine.look_ahead > 0);
+  patterns_.follow(agreed && mine.schedule != 0);
+  patterns_.record(call);
   step_.calls = 1;
-  note_call(call);
+  run_ahead();
 }
 
 Step SessionImpl::begin_step(StepOptions options) {
@@ -194,7 +215,7 @@ Step SessionImpl::begin_step(StepOptions options) {
     step_.reductions.assign(model_.units().size(), 0);
     step_.reduce_order.clear();
     step_.present.assign(tensor_updates_.size(), 0);
-    step_.gathered.assign(model_.units().size(), 0);
+    step_.updates_began = false;
     step_.updated.assign(model_.units().size(), 0);
     step_.seconds = {};
     step_.begin_ns = clock_.now_ns();
@@ -216,41 +237,47 @@ GatherLease SessionImpl::gather(UnitId unit, StreamId stream) {
                   {.unit = model_.unit(unit).name});
     }
     const Stopwatch watch(clock_, step_.seconds.gather_wait);
-    make_call({CallKind::gather, unit});
-    Event ready;
+    note_releases();
+    const bool held = std::ranges::find(held_, unit) != held_.end();
+    make_call({CallKind::gather, unit}, held);
+    const bool shares = patterns_.follows() ? patterns_.shares() : held;
+    Engine::Gathered gathered;
     try {
-      ready = engine_->gather(unit);
+      gathered = engine_->gather(unit, shares, patterns_.look_ahead());
     } catch (...) {
-      patterns_.spoil();
+      spoil_pattern();
       throw;
     }
-    ++live_leases_;
-    step_.gathered[unit.value] = 1;
-    device_->wait(stream, ready);
+    held_.push_back(unit);
+    device_->wait(stream, gathered.ready);
     GatherLease lease;
     lease.session_ = shared_from_this();
     lease.unit_ = unit;
+    lease.gathering_ = gathered.id.value;
+    lease.buffer_ = gathered.buffer;
     lease.streams_[0] = stream;
     lease.stream_count_ = 1;
     return lease;
   });
 }
 
-void SessionImpl::end_gather(UnitId unit, std::span<const StreamId> streams) noexcept {
+void SessionImpl::end_gather(UnitId unit, GatheringId gathering,
+                             std::span<const StreamId> streams) noexcept {
   static_assert(GatherLease::kMostStreams == LastUses::kMostStreams);
   LastUses last_uses;
   for (const StreamId stream : streams) {
     last_uses.events[last_uses.count++] = device_->record(stream);
   }
-  engine_->release_gather(unit, last_uses);
-  --live_leases_;
-  if (step_.active) note_call({CallKind::release, unit});
+  const std::scoped_lock lock(leases_mutex_);
+  engine_->release_gather(gathering, last_uses);
+  ended_leases_.push_back(unit);
 }
 
-TensorView SessionImpl::tensor_view(UnitId unit, TensorId tensor) const {
+TensorView SessionImpl::tensor_view(UnitId unit, TensorId tensor,
+                                    std::span<std::byte> buffer) const {
   const DType dtype = geometry_.table[kParamKind].dtype;
   const auto [found, range] = geometry_.layout.locate(unit, tensor);
-  const std::byte* base = engine_->gathered(unit).data();
+  const std::byte* base = buffer.data();
   for (const std::uint32_t s : geometry_.layout.segments_of(unit)) {
     if (s == found) break;
     const Bytes size =
@@ -272,14 +299,7 @@ GradientLease SessionImpl::gradients(UnitId unit, StreamId stream) {
                   {.unit = model_.unit(unit).name});
     }
     const Stopwatch watch(clock_, step_.seconds.gradient_wait);
-    note_call({CallKind::gradients, unit});
-    std::span<std::byte> buffer;
-    try {
-      buffer = engine_->acquire_gradients(unit);
-    } catch (...) {
-      patterns_.spoil();
-      throw;
-    }
+    const std::span<std::byte> buffer = engine_->acquire_gradients(unit);
     device_->zero(stream, buffer.data(), Bytes{buffer.size()});
     GradientLease lease;
     lease.session_ = shared_from_this();
@@ -322,6 +342,7 @@ void SessionImpl::reduce(GradientLease lease, StreamId stream) {
                   {.unit = model_.unit(unit).name});
     }
     make_call({CallKind::reduce, unit});
+    run_ahead();
     const std::uint32_t made = step_.reductions[unit.value]++;
     std::erase(step_.reduce_order, unit);
     step_.reduce_order.push_back(unit);
@@ -329,10 +350,11 @@ void SessionImpl::reduce(GradientLease lease, StreamId stream) {
     const bool last = made + 1 == declared_reductions(unit);
     const bool early = last && updates_early(unit);
     if (early) {
-      // The update of the step before reads the coefficients; a gather has waited for it.
-      if (step_.gathered[unit.value] == 0) engine_->finish_update();
+      // The update of the step before reads the coefficients.
+      if (engine_->updating()) engine_->finish_update(unit);
       find_coefficients(unit, step_.present, gradient_factor());
       step_.updated[unit.value] = 1;
+      step_.updates_began = true;
       step_being_applied_ = completed_steps_ + 1;
     }
     engine_->reduce(unit, device_->record(stream),
@@ -355,6 +377,7 @@ void SessionImpl::issue(StreamId stream, const IssueFunction& enqueue) {
     require_step(true, "issue");
     if (!enqueue) throw Error(ErrorCode::invalid_argument, "issue() of an empty function");
     make_call({CallKind::issue, {}});
+    run_ahead();
     try {
       device_->wait(stream, engine_->issue(device_->record(stream), enqueue));
     } catch (const Error& error) {
@@ -369,7 +392,7 @@ void SessionImpl::issue(StreamId stream, const IssueFunction& enqueue) {
 }
 
 void SessionImpl::abandon_step() noexcept {
-  if (step_.active && std::ranges::find(step_.updated, 1) != step_.updated.end()) {
+  if (step_.active && step_.updates_began) {
     fail(Error(ErrorCode::closed,
                fmt::format("step {} was abandoned after some of its updates had begun "
                            "(optimizer.in_backward), so that no step is whole: go back to a "
@@ -429,19 +452,19 @@ void SessionImpl::find_coefficients(UnitId unit, const std::vector<std::uint8_t>
 }
 
 void SessionImpl::start_update(const Verdict& verdict, double gradient_factor) {
-  // The next forward needs first what backward reduced last.
+  const auto waits_for_verdict = [&](UnitId unit) { return step_.updated[unit.value] == 0; };
+  const bool some_wait = std::ranges::any_of(step_.reduce_order, waits_for_verdict);
+  if (some_wait) engine_->finish_update();  // it uses what is set here
   update_order_.clear();
-  for (auto unit = step_.reduce_order.rbegin(); unit != step_.reduce_order.rend(); ++unit) {
-    if (step_.updated[unit->value] == 0) update_order_.push_back(*unit);
+  // The next forward needs first what backward reduced last.
+  std::copy_if(step_.reduce_order.rbegin(), step_.reduce_order.rend(),
+               std::back_inserter(update_order_), waits_for_verdict);
+  for (const UnitId unit : update_order_) {
+    find_coefficients(unit, verdict.present, gradient_factor);
   }
   step_being_applied_ = ++completed_steps_;
-  if (!update_order_.empty()) {
-    engine_->finish_update();  // it uses the coefficients of the step before
-    for (const UnitId unit : update_order_) {
-      find_coefficients(unit, verdict.present, gradient_factor);
-    }
-    engine_->start_update(update_order_, find_runs_);
-  }
+  step_.updates_began = false;
+  if (some_wait) engine_->start_update(update_order_, find_runs_);
   if (config_.engine.look_ahead == 0) engine_->finish_update();
 }
 

@@ -14,34 +14,40 @@
 namespace strata::tool {
 namespace {
 
-std::vector<ProgramCall> training_step(std::uint32_t units, std::uint32_t micro_batches) {
-  std::vector<ProgramCall> calls{{CallKind::begin_step, {}}};
+RecordedStep training_step(std::uint32_t units, std::uint32_t micro_batches) {
+  RecordedStep step;
+  const auto add = [&](ProgramCall call) { step.calls.push_back(call); };
+  const auto release = [&](std::uint32_t unit) {
+    step.releases.push_back({static_cast<std::uint32_t>(step.calls.size() - 1), UnitId{unit}});
+  };
+  add({CallKind::begin_step, {}});
   for (std::uint32_t m = 0; m < micro_batches; ++m) {
     for (std::uint32_t u = 0; u < units; ++u) {
-      calls.push_back({CallKind::gather, UnitId{u}});
-      calls.push_back({CallKind::release, UnitId{u}});
+      add({CallKind::gather, UnitId{u}});
+      release(u);
     }
     for (std::uint32_t u = units; u-- > 0;) {
-      for (const CallKind kind :
-           {CallKind::gather, CallKind::gradients, CallKind::reduce, CallKind::release}) {
-        calls.push_back({kind, UnitId{u}});
-      }
+      add({CallKind::gather, UnitId{u}});
+      add({CallKind::reduce, UnitId{u}});
+      release(u);
     }
   }
-  calls.push_back({CallKind::end_step, {}});
-  return calls;
+  add({CallKind::end_step, {}});
+  return step;
 }
 
-// The gather slots that the plan's line of them holds.
-std::uint32_t gather_slots(const Model& model, const Config& config, const MemoryPlan& plan,
-                           std::uint32_t ranks) {
+// The slots that the plan's line of them holds.
+GatherSlots gather_slots(const Model& model, const Config& config, const MemoryPlan& plan,
+                         std::uint32_t ranks) {
   const Layout layout = make_layout(model, ranks);
   const StateTable table = state_table_for(model, config);
   Bytes largest;
   for (std::uint32_t u = 0; u < layout.units.size(); ++u) {
     largest = std::max(largest, gathered_bytes(layout, table, UnitId{u}));
   }
-  return static_cast<std::uint32_t>(plan.total(Tier::device, MemoryPurpose::gathers) / largest);
+  const std::uint64_t slots = plan.total(Tier::device, MemoryPurpose::gathers) / largest;
+  return {.program = config.engine.max_live_units,
+          .ahead = static_cast<std::uint32_t>(slots) - config.engine.max_live_units};
 }
 
 class Names {
@@ -74,27 +80,23 @@ std::string schedule_text(const Model& model, const Config& config,
       Session::plan_memory(model, config, question.ranks, question.ranks_per_node, {}, windows);
   plan.require_fit();
   if (config.engine.look_ahead == 0) return "engine.look_ahead is 0: nothing runs ahead\n";
-  const std::uint32_t slots = gather_slots(model, config, plan, question.ranks);
+  const GatherSlots slots = gather_slots(model, config, plan, question.ranks);
   const auto units = static_cast<std::uint32_t>(model.units().size());
   const Schedule schedule = make_schedule(training_step(units, question.micro_batches), slots);
 
   const Names names(model);
   std::string text = fmt::format(
       "{} gather slots ({} for the program, {} ahead); at most {} in use\n\n"
-      "{:>6}  {:<24} {:>5}  {:<28} {}\n",
-      slots, config.engine.max_live_units, slots - config.engine.max_live_units,
-      schedule.most_in_use, "call", "", "slots", "staged after it", "entered after it");
+      "{:>6}  {:<24} {:<28} {}\n",
+      slots.total(), slots.program, slots.ahead, schedule.most_in_use, "call", "", "staged with it",
+      "entered with it");
   std::uint32_t staged = 0;
   std::uint32_t entered = 0;
-  std::uint32_t in_use = 0;
   const std::span<const UnitId> gathers = schedule.gathers;
   for (std::size_t i = 0; i < schedule.calls.size(); ++i) {
-    const ProgramCall& call = schedule.calls[i];
-    if (call.kind == CallKind::release) --in_use;
-    const std::uint32_t now_staged = schedule.staged_after[i];
-    const std::uint32_t now_entered = schedule.entered_after[i];
-    in_use += now_staged - staged;
-    text += fmt::format("{:>6}  {:<24} {:>5}  {:<28} {}", i, names.of(call), in_use,
+    const std::uint32_t now_staged = schedule.staged_at[i];
+    const std::uint32_t now_entered = schedule.entered_at[i];
+    text += fmt::format("{:>6}  {:<24} {:<28} {}", i, names.of(schedule.calls[i]),
                         names.of(gathers.subspan(staged, now_staged - staged)),
                         names.of(gathers.subspan(entered, now_entered - entered)));
     text.erase(text.find_last_not_of(' ') + 1);
