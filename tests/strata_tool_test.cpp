@@ -75,7 +75,7 @@ TEST_F(StrataTool, TellsWhatRunsAhead) {
       run_tool({"inspect", "schedule", "--model", model, "--config", ahead, "--ranks", "2"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.out,
-            "3 gather slots (2 for the program, 1 ahead); at most 3 in use\n\n"
+            "3 gather slots (2 for the program, 1 ahead); at most 2 in use\n\n"
             "  call                           staged with it               entered with it\n"
             "     0  begin_step               A, B                         A\n"
             "     1  gather A                                              B\n"
