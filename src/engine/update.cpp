@@ -1,6 +1,7 @@
 // The update: tiles of gradient, master and moments come to where the optimizer runs, and the new
 // master, moments and parameter go back to their homes.
 #include <algorithm>
+#include <ranges>
 
 #include "engine/engine.hpp"
 #include "strata/error.hpp"
@@ -9,7 +10,7 @@ namespace strata {
 
 Task<> Engine::update_task(const std::vector<UnitId>& units, const TileRuns& runs) {
   // Closes every gate before what comes behind this task looks at them.
-  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) begin_update(*unit, runs);
+  for (const UnitId unit : std::views::reverse(units)) begin_update(unit, runs);
   try {
     co_await await_gathers();
   } catch (...) {
