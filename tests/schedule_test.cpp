@@ -30,7 +30,7 @@ class Steps {
     return *this;
   }
   Steps& held(std::uint32_t unit) {
-    step_.held.push_back(UnitId{unit});
+    step_.held.emplace_back(unit);
     return *this;
   }
   operator const RecordedStep&() const { return step_; }  // NOLINT(google-explicit-constructor)
@@ -116,7 +116,7 @@ RecordedStep random_step(std::uint64_t seed, std::uint32_t units, std::uint32_t 
     const bool is_held = std::ranges::find(held, unit) != held.end();
     auto distinct = held;
     std::ranges::sort(distinct);
-    distinct.erase(std::ranges::unique(distinct).begin(), distinct.end());
+    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
     if ((draw >> 32) % 3 != 0 && (is_held || distinct.size() < most)) {
       steps.gather(unit);
       held.push_back(unit);

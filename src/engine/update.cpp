@@ -1,7 +1,6 @@
 // The update: tiles of gradient, master and moments come to where the optimizer runs, and the new
 // master, moments and parameter go back to their homes.
 #include <algorithm>
-#include <ranges>
 
 #include "engine/engine.hpp"
 #include "strata/error.hpp"
@@ -10,7 +9,7 @@ namespace strata {
 
 Task<> Engine::update_task(const std::vector<UnitId>& units, const TileRuns& runs) {
   // Closes every gate before what comes behind this task looks at them.
-  for (const UnitId unit : std::views::reverse(units)) begin_update(unit, runs);
+  for (std::size_t i = units.size(); i-- > 0;) begin_update(units[i], runs);
   try {
     co_await await_gathers();
   } catch (...) {
