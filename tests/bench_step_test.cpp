@@ -15,7 +15,6 @@
 namespace strata::test {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 TEST(StepWork, LimitsAreThoseOfThePhasesBottlenecks) {
