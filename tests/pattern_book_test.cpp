@@ -120,7 +120,9 @@ TEST(PatternBook, AGatherThatWasSharedIsADeviationWhenNothingIsHeld) {
     book.record(kGatherA);
     if (!holds) book.record_release(UnitId{0});
     const bool left = book.record(kGatherA, holds);
-    if (book.follows()) EXPECT_TRUE(book.shares());
+    if (book.follows()) {
+      EXPECT_TRUE(book.shares());
+    }
     book.end();
     return left;
   };

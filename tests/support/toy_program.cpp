@@ -168,7 +168,9 @@ class Program {
     GatherLease held;
     for (std::uint32_t u = 0; u < unit_count(); ++u) {
       if (deviation && deviation->leaves_out(u)) continue;
-      if (deviation && deviation->gathers_twice(u)) forward(UnitId{u});
+      if (deviation && deviation->gathers_twice(u)) {
+        const GatherLease first = forward(UnitId{u});
+      }
       GatherLease lease = forward(UnitId{u});
       held = {};
       if (deviation && deviation->holds_longer(u)) held = std::move(lease);
