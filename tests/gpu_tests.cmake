@@ -17,7 +17,7 @@ strata_gpu_test(gpu_conformance_test
                         support/gpu_machine.cpp
                 LINK strata strata_test_support strata_cpu strata_base)
 strata_gpu_test(gpu_session_test
-            SOURCES session_test.cpp session_update_test.cpp seeded_session_test.cpp
+            SOURCES session_test.cpp session_schedule_test.cpp session_update_test.cpp seeded_session_test.cpp
                     gpu/gpu_placement_test.cpp support/gpu_machine.cpp support/toy_program.cpp
                     support/toy_runs.cpp
             LINK strata strata_test_support strata_cpu strata_self strata_posix strata_files

@@ -111,6 +111,9 @@ struct Config {
     bool operator==(const LossScale&) const = default;
   };
 
+  // `loss_scale.kind`, with `automatic` said out loud.
+  LossScaleKind resolved_loss_scale() const;
+
   struct Engine {
     unsigned max_live_units = 2;
     unsigned look_ahead = 2;

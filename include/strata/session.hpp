@@ -11,10 +11,10 @@
 // Every rank makes the same calls in the same order. Ranks that do not get Error(diverged) or
 // Error(rank_lost) instead of a hang. After the first error the session refuses work: every later
 // call rethrows it, and close() gives everything back.
-// A unit that one rank still holds when it gathers it again is held by all of them then: ranks may
-// end leases at different places otherwise. Thread: one caller at a time, except the destructors of
-// leases, but not while the same unit is gathered. A lease's end is part of what a pattern repeats:
-// leases that end at random cost speed.
+// A unit that one rank still holds when it gathers it again is held by all of them then; otherwise
+// ranks may end leases at different places. Where leases end decides how far gathers run ahead.
+// Thread: one caller at a time, except the destructors of leases, but not while the same unit is
+// gathered.
 #pragma once
 
 #include <array>

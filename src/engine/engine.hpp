@@ -186,18 +186,11 @@ class Engine {
     std::vector<Event> last_uses;
   };
 
-  // A unit whose tiles from this one on have not set out for their update.
-  struct PendingUpdate {
-    UnitId unit;
-    const TileRuns* runs = nullptr;
-    std::uint32_t segment = 0;  // of the unit, counted from its first
-    std::uint32_t tile = 0;
-  };
   // A tile that sets out for its update.
   struct TileToUpdate {
     UnitId unit;
     const TileRuns* runs = nullptr;
-    std::uint32_t segment = 0;
+    std::uint32_t segment = 0;  // counted from the unit's first
     std::uint32_t tile = 0;
   };
 
@@ -231,8 +224,6 @@ class Engine {
   Task<> retire_task(Gathering& gathering);
   void require_gather_slot(UnitId unit) const;
   // Where the unit's segments stand in a buffer that begins at `base`.
-  void place_parameters(UnitId unit, std::byte* base, std::vector<ShardedBuffer>& buffers) const;
-  void place_gradients(UnitId unit, std::byte* base, std::vector<ShardedBuffer>& buffers) const;
   void place_buffers(UnitId unit, std::byte* base, DType dtype, bool trainable_only,
                      std::vector<ShardedBuffer>& buffers) const;
 
@@ -264,7 +255,7 @@ class Engine {
   void begin_update(UnitId unit, const TileRuns& runs);
   // Starts pending tiles, those of the latest unit first: the next forward needs it first.
   Task<> update_pending();
-  bool take_next_tile(TileToUpdate& next);
+  std::optional<TileToUpdate> take_next_tile();
   Task<> start_tile(TileToUpdate next);
   Task<> finish_tile(UnitId unit, Task<> update);
   void fail_update(std::exception_ptr error);
@@ -340,7 +331,7 @@ class Engine {
   TaskGroup fetches_;     // their errors surface in gather() and finish_gradients()
   TaskGroup reductions_;  // their errors surface in finish_gradients()
   TaskGroup updates_;     // their errors surface in finish_update() and updated()
-  std::vector<PendingUpdate> pending_updates_;  // the next one last
+  std::vector<TileToUpdate> pending_updates_;  // the next tile of each unit; the next unit last
   bool starting_updates_ = false;
   TaskGroup background_;  // releases and look-ahead; they fail for want of memory only
   std::exception_ptr update_error_;

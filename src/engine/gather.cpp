@@ -15,8 +15,7 @@ Task<> Engine::look_ahead_task(LookAhead gathers) {
 void Engine::bring_forward(LookAhead gathers) {
   for (const UnitId unit : gathers.stage) {
     // A program that holds more than it did when its calls were recorded leaves fewer slots.
-    const std::size_t slots = g_.max_live_units + g_.look_ahead.gathers;
-    if (live_units_ + ahead_.size() < slots) stage_ahead(unit);
+    if (live_units_ + ahead_.size() < g_.gather_slots()) stage_ahead(unit);
   }
   for (const UnitId unit : gathers.enter) {
     if (units_[unit.value].ahead == nullptr) stage_ahead(unit);
@@ -71,9 +70,8 @@ Task<Engine::Gathered> Engine::gather_task(UnitId unit, bool shares, LookAhead n
   if (!gathering.entered.is_open()) enter(gathering);
   ++live_units_;
   bring_forward(next);
-  // It has a slot, whatever was staged ahead of it.
-  const std::size_t slots = g_.max_live_units + g_.look_ahead.gathers;
-  while (live_units_ + ahead_.size() > slots && !ahead_.back()->turn.taken()) {
+  // It has a slot, whatever was staged ahead of it. What was entered stays, as on every rank.
+  while (live_units_ + ahead_.size() > g_.gather_slots() && !ahead_.back()->entered.is_open()) {
     drop(*ahead_.back());
     ahead_.pop_back();
   }
@@ -136,7 +134,7 @@ Task<> Engine::bring(Gathering& gathering) {
 
   const DType dtype = g_.table[kParamKind].dtype;
   std::vector<ShardedBuffer>& buffers = gathering.buffers;
-  place_parameters(unit, gathering.buffer.data(), buffers);
+  place_buffers(unit, gathering.buffer.data(), g_.table[kParamKind].dtype, false, buffers);
   TaskGroup tiles;
   const auto segments = g_.layout.segments_of(unit);
   for (std::size_t i = 0; i < segments.size(); ++i) {
@@ -177,16 +175,6 @@ void Engine::require_gather_slot(UnitId unit) const {
                   "{}; end one first or raise engine.max_live_units",
                   format_bytes(g_.gather_slot), g_.max_live_units, live),
       {.unit = g_.layout.units[unit.value].name});
-}
-
-void Engine::place_parameters(UnitId unit, std::byte* base,
-                              std::vector<ShardedBuffer>& buffers) const {
-  place_buffers(unit, base, g_.table[kParamKind].dtype, false, buffers);
-}
-
-void Engine::place_gradients(UnitId unit, std::byte* base,
-                             std::vector<ShardedBuffer>& buffers) const {
-  place_buffers(unit, base, g_.table.wire, true, buffers);
 }
 
 void Engine::place_buffers(UnitId unit, std::byte* base, DType dtype, bool trainable_only,

@@ -30,7 +30,7 @@ Task<> Engine::reduce_task(UnitId unit, Event written, Contribution contribution
   SlabSet slot = std::move(lent_gradient_);
   const std::span<std::byte> buffer = gradient_buffer_;
   std::vector<ShardedBuffer> buffers = buffer_lists_.take();
-  place_gradients(unit, buffer.data(), buffers);
+  place_buffers(unit, buffer.data(), g_.table.wire, true, buffers);
   Event done = written;  // with the buffer
   std::exception_ptr error;
   Turns::Turn turn = collectives_.take();

@@ -54,8 +54,7 @@ StateMap::StateMap(const StateGeometry& g, Device& device, ExtentStore& store,
     }
   }
   at_rest_ = device.arena().first(device.arena().size() - device_carver_.left().value);
-  gather_slots_ =
-      carve_slabs(device_carver_, g.max_live_units + g.look_ahead.gathers, g.gather_slot);
+  gather_slots_ = carve_slabs(device_carver_, g.gather_slots(), g.gather_slot);
   gradient_slots_ = carve_slabs(device_carver_, 1 + g.look_ahead.gradients, g.gradient_slot);
   surplus_ = device.arena().last(device_carver_.left().value);
   store.add_spares(spare_slots);

@@ -48,6 +48,7 @@ struct StateGeometry {
   std::uint64_t tile_elems = 0;
   std::uint32_t max_live_units = 2;
   LookAheadBuffers look_ahead;
+  std::uint32_t gather_slots() const { return max_live_units + look_ahead.gathers; }
   Bytes gather_slot;    // largest gathered unit
   Bytes gradient_slot;  // largest gradient buffer
   StagingPlan staging;

@@ -43,47 +43,47 @@ void Engine::begin_update(UnitId unit, const TileRuns& runs) {
 Task<> Engine::update_pending() {
   if (std::exchange(starting_updates_, true)) co_return;  // whoever is at it takes these too
   try {
-    TileToUpdate next;
-    while (take_next_tile(next)) co_await start_tile(next);
+    for (auto next = take_next_tile(); next; next = take_next_tile()) co_await start_tile(*next);
   } catch (...) {
     fail_update(std::current_exception());
   }
   starting_updates_ = false;
 }
 
-bool Engine::take_next_tile(TileToUpdate& next) {
+std::optional<Engine::TileToUpdate> Engine::take_next_tile() {
   while (!pending_updates_.empty()) {
-    PendingUpdate& pending = pending_updates_.back();
-    const auto segments = g_.layout.segments_of(pending.unit);
-    for (; pending.segment < segments.size(); ++pending.segment, pending.tile = 0) {
-      const std::uint32_t s = segments[pending.segment];
+    TileToUpdate& next = pending_updates_.back();
+    const auto segments = g_.layout.segments_of(next.unit);
+    for (; next.segment < segments.size(); ++next.segment, next.tile = 0) {
+      const std::uint32_t s = segments[next.segment];
       if (!g_.layout.segments[s].trainable) continue;
-      if (pending.tile == g_.placement.tiles[s].size()) continue;
-      next = {pending.unit, pending.runs, s, pending.tile++};
-      return true;
+      if (next.tile == g_.placement.tiles[s].size()) continue;
+      const TileToUpdate taken = next;
+      ++next.tile;
+      return taken;
     }
-    const UnitId unit = pending.unit;
+    const UnitId unit = next.unit;
     pending_updates_.pop_back();
     tile_is_updated(unit);
   }
-  return false;
+  return std::nullopt;
 }
 
 // A tile starts when it has every slab it needs; the pool bounds the tiles in flight.
 Task<> Engine::start_tile(TileToUpdate next) {
-  const Tile& tile = tile_of(next.segment, next.tile);
+  const std::uint32_t s = g_.layout.segments_of(next.unit)[next.segment];
+  const Tile& tile = tile_of(s, next.tile);
   std::vector<UpdateRun> runs = run_lists_.take();
-  (*next.runs)(next.segment, tile, runs);
+  (*next.runs)(s, tile, runs);
   if (runs.empty()) {
     run_lists_.give_back(std::move(runs));
     tile_is_updated(next.unit);
   } else if (updates_on_device(tile, g_.table)) {
-    updates_.start(
-        finish_tile(next.unit, update_tile_on_device(next.segment, next.tile, std::move(runs))));
+    updates_.start(finish_tile(next.unit, update_tile_on_device(s, next.tile, std::move(runs))));
   } else {
     SlabSet slabs = co_await update_slabs_.acquire(update_slabs(tile, g_.table));
-    updates_.start(finish_tile(
-        next.unit, update_tile(next.segment, next.tile, std::move(runs), std::move(slabs))));
+    updates_.start(
+        finish_tile(next.unit, update_tile(s, next.tile, std::move(runs), std::move(slabs))));
   }
 }
 

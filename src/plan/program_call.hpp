@@ -23,7 +23,6 @@ struct ProgramCall {
 struct Release {
   std::uint32_t after_call = 0;  // index
   UnitId unit;
-  bool operator==(const Release&) const = default;
 };
 
 struct RecordedStep {

@@ -135,6 +135,12 @@ Config Config::from_json(std::string_view text, std::string_view source_name) {
   return std::move(reading.config);
 }
 
+Config::LossScaleKind Config::resolved_loss_scale() const {
+  if (loss_scale.kind != LossScaleKind::automatic) return loss_scale.kind;
+  const bool narrow = precision.param == DType::fp16 || precision.reduce == DType::fp16;
+  return narrow ? LossScaleKind::dynamic : LossScaleKind::none;
+}
+
 void Config::validate() const {
   const auto violation = first_violation(*this);
   if (!violation) return;

@@ -40,10 +40,7 @@ constexpr std::array kSections = {
 };
 
 bool may_update_in_backward(const Config& config) {
-  const bool narrow =
-      config.precision.param == DType::fp16 || config.precision.reduce == DType::fp16;
-  const bool dynamic = config.loss_scale.kind == Config::LossScaleKind::dynamic ||
-                       (config.loss_scale.kind == Config::LossScaleKind::automatic && narrow);
+  const bool dynamic = config.resolved_loss_scale() == Config::LossScaleKind::dynamic;
   const Config::Optimizer& optimizer = config.optimizer;
   return !optimizer.in_backward ||
          (optimizer.clip_norm == 0 && !dynamic && optimizer.nonfinite == Config::Nonfinite::abort);

@@ -60,14 +60,9 @@ std::vector<std::string> absolute_paths(std::vector<std::string> paths) {
   return paths;
 }
 
-// `automatic` said out loud.
 Config::LossScale resolved(const Config& config) {
   Config::LossScale settings = config.loss_scale;
-  if (settings.kind == Config::LossScaleKind::automatic) {
-    const bool narrow =
-        config.precision.param == DType::fp16 || config.precision.reduce == DType::fp16;
-    settings.kind = narrow ? Config::LossScaleKind::dynamic : Config::LossScaleKind::none;
-  }
+  settings.kind = config.resolved_loss_scale();
   return settings;
 }
 

@@ -77,7 +77,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
     return {.steps = counters.steps,
             .followed = counters.followed,
             .deviations = counters.deviations,
-            .gather_slots = geometry_.max_live_units + geometry_.look_ahead.gathers};
+            .gather_slots = geometry_.gather_slots()};
   }
   double loss_scale() {
     asked_loss_scale_ = true;
@@ -92,7 +92,6 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
     std::vector<UnitId> reduce_order;       // units in the order of their latest reduction
     std::vector<std::uint8_t> present;      // by global tensor index
     std::vector<std::uint8_t> updated;      // by unit: its update has begun before the verdict
-    bool updates_began = false;             // of some unit, before the verdict
     StepSeconds seconds;
     std::int64_t begin_ns = 0;
     std::uint64_t calls = 0;  // that all ranks make at the same place of the step
@@ -123,9 +122,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::string state_of_states(ErrorCode error) const;
   void require_step(bool active, std::string_view call) const;
   // Notes the call and agrees on it with the other ranks where no schedule says that they make it.
-  // `held`: the unit of a gather is held.
-  void make_call(ProgramCall call, bool held = false);
+  void make_call(ProgramCall call);
   void agree(ProgramCall call, bool held);
+  bool holds(UnitId unit) const;
   // Starts what the call brings forward.
   void run_ahead();
   // Takes the leases that have ended into account.
@@ -135,6 +134,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   void spoil_pattern();
   // Whether the update of `unit`, whose last reduction this is, need not wait for the verdict.
   bool updates_early(UnitId unit) const;
+  // Whether updates of the step under way have begun.
+  bool updates_began() const;
   void check_unit(UnitId unit) const;
   void check_step_options(const StepOptions& options) const;
 
@@ -143,8 +144,10 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
     return first_tensor_[unit.value] + tensor.value;
   }
   Verdict agree_on_verdict(const LocalVerdict& local);
-  void start_update(const Verdict& verdict, double gradient_factor);
+  // `factor`: what gradients are multiplied by.
+  void start_update(const Verdict& verdict, double factor);
   void follow_loss_scale(bool skipped);
+  // That of the step under way, without clipping.
   double gradient_factor() const { return step_.options.gradient_scale / loss_scale_.value(); }
   // Of the unit's tensors that are `present`.
   void find_coefficients(UnitId unit, const std::vector<std::uint8_t>& present, double factor);

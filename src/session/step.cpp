@@ -69,7 +69,7 @@ Error SessionImpl::first_failure() {
 }
 
 std::string SessionImpl::state_of_states(ErrorCode error) const {
-  if (engine_ && (engine_->updating() || step_.updates_began)) {
+  if (engine_ && (engine_->updating() || updates_began())) {
     return fmt::format(
         "step {} was being applied, so that no step is whole: go back to a checkpoint",
         step_being_applied_);
@@ -105,8 +105,11 @@ void SessionImpl::agree(ProgramCall call, bool held) {
                 [&](UnitId unit) { return model_.unit(unit).name; });
 }
 
-void SessionImpl::make_call(ProgramCall call, bool held) {
+bool SessionImpl::holds(UnitId unit) const { return std::ranges::find(held_, unit) != held_.end(); }
+
+void SessionImpl::make_call(ProgramCall call) {
   note_releases();
+  const bool held = call.kind == CallKind::gather && holds(call.unit);
   const bool left = patterns_.record(call, held);
   // Those that follow a schedule meet at the step's end.
   if (!patterns_.follows() || call.kind == CallKind::end_step) agree(call, held);
@@ -215,7 +218,6 @@ Step SessionImpl::begin_step(StepOptions options) {
     step_.reductions.assign(model_.units().size(), 0);
     step_.reduce_order.clear();
     step_.present.assign(tensor_updates_.size(), 0);
-    step_.updates_began = false;
     step_.updated.assign(model_.units().size(), 0);
     step_.seconds = {};
     step_.begin_ns = clock_.now_ns();
@@ -237,10 +239,8 @@ GatherLease SessionImpl::gather(UnitId unit, StreamId stream) {
                   {.unit = model_.unit(unit).name});
     }
     const Stopwatch watch(clock_, step_.seconds.gather_wait);
-    note_releases();
-    const bool held = std::ranges::find(held_, unit) != held_.end();
-    make_call({CallKind::gather, unit}, held);
-    const bool shares = patterns_.follows() ? patterns_.shares() : held;
+    make_call({CallKind::gather, unit});
+    const bool shares = patterns_.follows() ? patterns_.shares() : holds(unit);
     Engine::Gathered gathered;
     try {
       gathered = engine_->gather(unit, shares, patterns_.look_ahead());
@@ -354,7 +354,6 @@ void SessionImpl::reduce(GradientLease lease, StreamId stream) {
       if (engine_->updating()) engine_->finish_update(unit);
       find_coefficients(unit, step_.present, gradient_factor());
       step_.updated[unit.value] = 1;
-      step_.updates_began = true;
       step_being_applied_ = completed_steps_ + 1;
     }
     engine_->reduce(unit, device_->record(stream),
@@ -370,6 +369,10 @@ bool SessionImpl::updates_early(UnitId unit) const {
     if (tensors[t].trainable && step_.present[tensor_index(unit, TensorId{t})] == 0) return false;
   }
   return true;
+}
+
+bool SessionImpl::updates_began() const {
+  return std::ranges::find(step_.updated, 1) != step_.updated.end();
 }
 
 void SessionImpl::issue(StreamId stream, const IssueFunction& enqueue) {
@@ -392,7 +395,7 @@ void SessionImpl::issue(StreamId stream, const IssueFunction& enqueue) {
 }
 
 void SessionImpl::abandon_step() noexcept {
-  if (step_.active && step_.updates_began) {
+  if (step_.active && updates_began()) {
     fail(Error(ErrorCode::closed,
                fmt::format("step {} was abandoned after some of its updates had begun "
                            "(optimizer.in_backward), so that no step is whole: go back to a "
@@ -451,7 +454,7 @@ void SessionImpl::find_coefficients(UnitId unit, const std::vector<std::uint8_t>
   }
 }
 
-void SessionImpl::start_update(const Verdict& verdict, double gradient_factor) {
+void SessionImpl::start_update(const Verdict& verdict, double factor) {
   const auto waits_for_verdict = [&](UnitId unit) { return step_.updated[unit.value] == 0; };
   const bool some_wait = std::ranges::any_of(step_.reduce_order, waits_for_verdict);
   if (some_wait) engine_->finish_update();  // it uses what is set here
@@ -460,10 +463,10 @@ void SessionImpl::start_update(const Verdict& verdict, double gradient_factor) {
   std::copy_if(step_.reduce_order.rbegin(), step_.reduce_order.rend(),
                std::back_inserter(update_order_), waits_for_verdict);
   for (const UnitId unit : update_order_) {
-    find_coefficients(unit, verdict.present, gradient_factor);
+    find_coefficients(unit, verdict.present, factor);
   }
   step_being_applied_ = ++completed_steps_;
-  step_.updates_began = false;
+  std::ranges::fill(step_.updated, std::uint8_t{0});
   if (some_wait) engine_->start_update(update_order_, find_runs_);
   if (config_.engine.look_ahead == 0) engine_->finish_update();
 }
@@ -507,7 +510,7 @@ StepResult SessionImpl::end_step() {
         const Stopwatch watch(clock_, step_.seconds.verdict);
         verdict = agree_on_verdict(local);
       }
-      const double scale = step_.options.gradient_scale / result.loss_scale;
+      const double scale = gradient_factor();
       result.grad_norm = std::sqrt(verdict.sum_of_squares) * std::abs(scale);
       result.skipped = verdict.nonfinite || !std::isfinite(result.grad_norm);
       // A dynamic scale probes for the largest that works: overflows are how it finds it.

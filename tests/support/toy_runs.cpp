@@ -18,6 +18,18 @@ Backends backends_on(TestMachine& machine, Rank rank, const Config& config) {
   return backends;
 }
 
+Session open_initialized(TestMachine& machine, Rank rank, const Config& config,
+                         SessionOptions options) {
+  Session session =
+      Session::open(toy_model({}), config, backends_on(machine, rank, config), std::move(options));
+  for (std::uint32_t u = 0; u < session.model().units().size(); ++u) {
+    session.initialize(UnitId{u}, [](const TensorSlice&, std::span<float> values) {
+      std::ranges::fill(values, 0.5F);
+    });
+  }
+  return session;
+}
+
 ToyResult run_alone(const ToyOptions& options, const Config& config,
                     const std::function<void(Session&)>& inspect) {
   TestMachine machine(1, options.seed);

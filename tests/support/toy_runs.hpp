@@ -17,6 +17,10 @@ ToyResult run_alone(const ToyOptions& options, const Config& config,
 // Rank 0's result; all ranks' hashes are asserted equal.
 ToyResult run_on_ranks(std::uint32_t ranks, const ToyOptions& options, const Config& config);
 
+// A session of the toy model in which every unit has states.
+Session open_initialized(TestMachine& machine, Rank rank, const Config& config,
+                         SessionOptions options = {});
+
 struct Placed {
   const char* name;
   TierFractions param, grad, optimizer;

@@ -52,12 +52,6 @@ BenchIoOptions options_of(const BenchIoArguments& arguments) {
   return options;
 }
 
-void print(std::FILE* out, const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), out) != text.size() || std::fflush(out) != 0) {
-    throw Error(ErrorCode::io, "cannot write the output", {.errnum = errno});
-  }
-}
-
 void print_notices(std::FILE* out, BenchIoRig& rig) {
   for (const std::string& line : rig.take_notices()) print(out, wrapped("note: " + line));
 }

@@ -24,12 +24,6 @@ namespace {
 constexpr unsigned kMostThreads = 4096;
 constexpr unsigned kMostRounds = 1'000'000;
 
-void print(std::FILE* out, const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), out) != text.size() || std::fflush(out) != 0) {
-    throw Error(ErrorCode::io, "cannot write the output", {.errnum = errno});
-  }
-}
-
 BenchOptimResults measure_all(const BenchOptimPlan& plan, std::FILE* out) {
   const InterruptGuard interrupt;
   const auto check = [&interrupt] { interrupt.check(); };

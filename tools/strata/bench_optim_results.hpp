@@ -10,17 +10,6 @@
 
 namespace strata::tool {
 
-// Median and what 80 % of the values lie between.
-struct Spread {
-  double median = 0;
-  double low = 0;   // 10th percentile
-  double high = 0;  // 90th
-};
-
-inline Spread spread_of(const std::vector<double>& values) {
-  return {median(values), percentile(values, 0.1), percentile(values, 0.9)};
-}
-
 // The largest error of one state over random elements, in units of its bound.
 struct StateError {
   std::string state;  // "weight", "moment1", "moment2"

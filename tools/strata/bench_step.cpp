@@ -40,8 +40,7 @@ constexpr const char* kPacedDirectory = "/paced";
 
 struct ModeResult {
   StepMode mode = StepMode::resident;
-  double seconds = 0;  // median
-  double low = 0, high = 0;
+  Spread seconds;
   double limit = 0;
 };
 
@@ -54,11 +53,7 @@ struct MachineResult {
 };
 
 ModeResult summary_of(StepMode mode, const StepRun& run, const StepWork& work) {
-  return {.mode = mode,
-          .seconds = median(run.seconds),
-          .low = percentile(run.seconds, 0.1),
-          .high = percentile(run.seconds, 0.9),
-          .limit = limit_of(mode, work)};
+  return {.mode = mode, .seconds = spread_of(run.seconds), .limit = limit_of(mode, work)};
 }
 
 MachineResult measure_paced(const BenchStepOptions& options, double ratio, const Check& check) {
@@ -186,8 +181,9 @@ std::string text_of(const MachineResult& machine) {
       "ratio");
   for (const ModeResult& mode : machine.modes) {
     text += fmt::format("  {:<20}{:>10.3f}{:>20}{:>10.3f}{:>8.3f}\n", name_of(mode.mode),
-                        mode.seconds, fmt::format("{:.3f} to {:.3f}", mode.low, mode.high),
-                        mode.limit, mode.seconds / mode.limit);
+                        mode.seconds.median,
+                        fmt::format("{:.3f} to {:.3f}", mode.seconds.low, mode.seconds.high),
+                        mode.limit, mode.seconds.median / mode.limit);
   }
   const ScheduleFacts& schedule = machine.scheduled.schedule;
   return text + fmt::format("  {} of {} steps followed the schedule, {} gather slots\n",
@@ -200,8 +196,8 @@ Json json_of(const MachineResult& machine) {
   Json json{{"compute_over_io", machine.ratio}};
   for (const ModeResult& mode : machine.modes) {
     const std::string key = kKeys[static_cast<std::size_t>(mode.mode)];
-    json[key + "_s"] = mode.seconds;
-    json[key + "_s_80"] = {mode.low, mode.high};
+    json[key + "_s"] = mode.seconds.median;
+    json[key + "_s_80"] = {mode.seconds.low, mode.seconds.high};
     json[key + "_limit_s"] = mode.limit;
   }
   json["bound_s"] = work.bound();
@@ -243,12 +239,12 @@ void bench_step(const BenchStepOptions& options, std::FILE* out) {
   if (!options.json.empty()) json.emplace(options.json);
   const InterruptGuard interrupt;
   const Check check = [&interrupt] { interrupt.check(); };
-  fmt::print(out, "{} units of {} parameters; bf16 parameters and gradients, AdamW in fp32\n",
-             options.units, options.unit_params);
+  print(out,
+        fmt::format("{} units of {} parameters; bf16 parameters and gradients, AdamW in fp32\n",
+                    options.units, options.unit_params));
   std::vector<MachineResult> machines;
   const auto add = [&](MachineResult machine) {
-    fmt::print(out, "{}", text_of(machine));
-    std::fflush(out);
+    print(out, text_of(machine));
     machines.push_back(std::move(machine));
   };
   for (const double ratio : kRatios) add(measure_paced(options, ratio, check));

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "model_file.hpp"
+#include "output_file.hpp"
 #include "partition.hpp"
 #include "partition_drawing.hpp"
 #include "schedule_text.hpp"
@@ -48,12 +49,6 @@ void write_file(const std::string& path, const std::string& content) {
   std::ofstream file(path, std::ios::binary);
   file << content << std::flush;
   if (!file) throw Error(ErrorCode::io, "cannot write", {.errnum = errno, .path = path});
-}
-
-void print(std::FILE* out, const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), out) != text.size() || std::fflush(out) != 0) {
-    throw Error(ErrorCode::io, "cannot write the output", {.errnum = errno});
-  }
 }
 
 // "models/two_layers.json" -> "two_layers"

@@ -41,4 +41,10 @@ void OutputFile::fail() const {
   throw Error(ErrorCode::io, "cannot write", {.errnum = errno, .path = path_});
 }
 
+void print(std::FILE* out, std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), out) != text.size() || std::fflush(out) != 0) {
+    throw Error(ErrorCode::io, "cannot write the output", {.errnum = errno});
+  }
+}
+
 }  // namespace strata::tool

@@ -3,6 +3,7 @@
 // nothing is removed again.
 #pragma once
 
+#include <cstdio>
 #include <string>
 #include <string_view>
 
@@ -29,5 +30,8 @@ class OutputFile {
   bool created_ = false;
   bool written_ = false;
 };
+
+// Writes to a stream that is open already, standard output for one. Throws Error(io).
+void print(std::FILE* out, std::string_view text);
 
 }  // namespace strata::tool

@@ -12,6 +12,17 @@ namespace strata::tool {
 double percentile(std::span<const double> values, double p);
 double median(std::span<const double> values);
 
+// Median and what 80 % of the values lie between.
+struct Spread {
+  double median = 0;
+  double low = 0;   // 10th percentile
+  double high = 0;  // 90th
+};
+
+inline Spread spread_of(std::span<const double> values) {
+  return {median(values), percentile(values, 0.1), percentile(values, 0.9)};
+}
+
 struct Interval {
   double low = 0;
   double high = 0;
