@@ -96,7 +96,7 @@ TEST_F(ExecutorTest, TasksRunOnTheLoopsThreadAndWorkDoesNot) {
       executor.run_blocking([](Executor& on) -> Task<std::array<std::thread::id, 3>> {
         std::array<std::thread::id, 3> ids;
         ids[0] = std::this_thread::get_id();
-        co_await on.work([&ids] { ids[1] = std::this_thread::get_id(); });
+        co_await on.work({}, [&ids] { ids[1] = std::this_thread::get_id(); });
         ids[2] = std::this_thread::get_id();
         co_return ids;
       }(executor));
@@ -107,7 +107,7 @@ TEST_F(ExecutorTest, TasksRunOnTheLoopsThreadAndWorkDoesNot) {
 
 Task<> append_after_work(Executor& on, std::vector<int>& done, int value) {
   std::atomic<int> computed = 0;
-  co_await on.work([&] { computed = value; });
+  co_await on.work({}, [&] { computed = value; });
   done.push_back(computed);
 }
 
@@ -127,7 +127,7 @@ TEST_F(ExecutorTest, AGroupJoinsAllItsTasks) {
 }
 
 Task<> fail_after_work(Executor& on, std::string what) {
-  co_await on.work([] {});
+  co_await on.work({}, [] {});
   throw std::runtime_error(what);
 }
 

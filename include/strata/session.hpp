@@ -37,6 +37,9 @@
 
 namespace strata {
 
+class Simulation;
+struct MachineRates;  // strata/machine.hpp
+
 class Session;
 class SessionImpl;
 
@@ -246,6 +249,9 @@ struct Backends {
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<Device> device;     // null: as the configuration says
   std::unique_ptr<BlockIo> block_io;  // null: as the configuration says
+  // Not null: the others are its ports, no state has values, and time is its own (predict()).
+  // Outlives the session.
+  Simulation* simulation = nullptr;
 };
 
 // The communicator that fits how this process was launched and what `config.device` computes on:
@@ -259,6 +265,18 @@ struct SessionOptions {
   Bytes host_scratch = {};
   LogSink log = {};
 };
+
+// Seconds for which each resource of this rank has worked since open().
+struct BusySeconds {
+  double nvme = 0;            // at least one request was under way
+  double host_to_device = 0;  // of the streams of copies, collectives and updates
+  double device_to_host = 0;
+  double collectives = 0;
+  double device_updates = 0;
+  double workers = 0;  // summed over them
+  unsigned worker_count = 0;
+};
+BusySeconds operator-(const BusySeconds& a, const BusySeconds& b);
 
 class Session {
  public:
@@ -284,6 +302,11 @@ class Session {
   Session(Session&&) noexcept;
   Session& operator=(Session&&) = delete;
   ~Session();
+
+  // Measures what this machine does for this session, while all ranks do the same: its files,
+  // copies, collectives, workers and device updates, for some seconds. Writes at most 600 MB to its
+  // files. Collective, before any initialize(). Throws Error(invalid_argument) after it. Blocks.
+  MachineRates probe();
 
   // Sets a unit's parameters (and zeroes its optimizer state). `fill` is called on this thread for
   // every run of elements that this rank holds, and only for those. Until a unit is initialized
@@ -355,6 +378,7 @@ class Session {
   const MemoryPlan& memory_plan() const;
   TierUsage usage(Tier tier) const;
   LinkBytes bytes_moved() const;  // since open()
+  BusySeconds busy_seconds() const;
   StorageFacts storage_facts() const;
   // The types of all states, the optimizer and the loss scale in one line, for whoever reads a log.
   std::string precision_text() const;

@@ -10,8 +10,10 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
       device_(device),
       communicator_(communicator),
       log_(options.log),
-      workers_(options.workers, options.worker_cpus, options.log),
-      executor_(device, io, workers_, options.io_timeout_ns),
+      workers_(options.simulation != nullptr
+                   ? options.simulation->workers()
+                   : own_workers_.emplace(options.workers, options.worker_cpus, options.log)),
+      executor_(device, io, workers_, options.io_timeout_ns, options.simulation),
       tile_io_(executor_, store,
                {.verify = options.verify,
                 .retry_ns = options.io_retry_ns,
@@ -29,7 +31,7 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
       checkpoint_slabs_(executor_, reservations.staging_checkpoint, map.staging().checkpoint),
       collectives_(executor_) {
   for (std::size_t u = 0; u < geometry.layout.units.size(); ++u) units_.emplace_back(executor_);
-  thread_.emplace(executor_);
+  if (options.simulation == nullptr) thread_.emplace(executor_);
 }
 
 Engine::~Engine() {
@@ -111,6 +113,14 @@ void Engine::load_tile(std::uint32_t segment, std::uint32_t tile, KindId kind, s
 
 EngineCounters Engine::counters() const {
   return {copied_in_.load(), copied_out_.load(), gathered_.load(), reduced_.load()};
+}
+
+EngineSeconds Engine::busy_seconds() const {
+  return {.host_to_device = device_.busy_seconds(copy_in_stream_),
+          .device_to_host = device_.busy_seconds(copy_out_stream_),
+          .collectives = device_.busy_seconds(collective_stream_),
+          .device_updates = device_.busy_seconds(update_stream_),
+          .workers = workers_.busy_seconds()};
 }
 
 void Engine::drain() { executor_.run_blocking(drain_task()); }

@@ -26,6 +26,7 @@
 #include "engine/state_map.hpp"
 #include "engine/tile_io.hpp"
 #include "engine/vector_pool.hpp"
+#include "engine/worker_pool.hpp"
 #include "plan/pattern_book.hpp"
 #include "strata/communicator.hpp"
 
@@ -78,7 +79,8 @@ struct EngineOptions {
   bool verify = true;  // checksums of the nvme tier
   std::int64_t io_retry_ns = 0;
   std::int64_t io_timeout_ns = 0;
-  LogSink log;  // may be empty
+  LogSink log;                       // may be empty
+  Simulation* simulation = nullptr;  // null: threads of this process
 };
 
 struct EngineCounters {
@@ -86,6 +88,35 @@ struct EngineCounters {
   std::uint64_t device_to_host = 0;
   std::uint64_t gathered = 0;
   std::uint64_t reduced = 0;
+};
+
+// Rates of this machine beside the other ranks; 0: the session does not use it.
+struct WorkProbe {
+  unsigned workers = 0;  // that worked at once; what follows is of one of them
+  double updated_elems_per_s = 0;
+  double checked_bytes_per_s = 0;
+  double summed_elems_per_s = 0;
+  std::uint64_t sink = 0;  // keeps a compiler from leaving out what nobody uses
+};
+
+struct MachineProbe {
+  double disk_read_bytes_per_s = 0;
+  double disk_write_bytes_per_s = 0;
+  double disk_mix = 0;  // bytes per second of both at once, over the sum of the two
+  double host_to_device_bytes_per_s = 0;
+  double device_to_host_bytes_per_s = 0;
+  double gather_bytes_per_s = 0;  // received
+  WorkProbe work;
+  double device_update_elems_per_s = 0;
+};
+
+// Seconds for which each resource has worked since the engine started.
+struct EngineSeconds {
+  double host_to_device = 0;
+  double device_to_host = 0;
+  double collectives = 0;
+  double device_updates = 0;
+  double workers = 0;  // summed over them
 };
 
 class Engine {
@@ -164,6 +195,12 @@ class Engine {
   void load_tile(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);
 
   EngineCounters counters() const;
+  EngineSeconds busy_seconds() const;
+
+  // Measures the machine through the engine's own paths: some seconds. States hold garbage
+  // afterwards. `runs` as for an update; `meet` lets the ranks begin each measurement together.
+  // Pre: nothing is under way. Blocks.
+  MachineProbe probe(unsigned workers, const TileRuns& runs, const std::function<void()>& meet);
 
   // Waits for everything in flight. Swallows errors, which were told before. Blocks.
   void drain();
@@ -271,6 +308,17 @@ class Engine {
   UpdateOp update_op(const Tile& tile, const std::array<std::byte*, kMaxKinds>& at,
                      std::vector<UpdateRun> runs) const;
 
+  // probe.cpp
+  struct DiskProbe;
+  Task<> probe_lane(DiskProbe& probe, IoOp op, std::byte* data);
+  Task<double> probe_disk_task(Bytes read, Bytes written);
+  Task<double> probe_copy_task(CopyKind kind);
+  Task<double> probe_gather_task();
+  Task<> probe_tile(std::uint32_t segment, std::uint32_t tile, const TileRuns& runs,
+                    WorkProbe& probe);
+  Task<WorkProbe> probe_work_task(unsigned workers, const TileRuns& runs);
+  Task<double> probe_device_update_task(const TileRuns& runs);
+
   // transfer.cpp
   Task<> await_gathers();
   Task<Event> issue_task(Event before, const std::function<void(Communicator&, StreamId)>& enqueue);
@@ -304,7 +352,8 @@ class Engine {
   Communicator& communicator_;
   const LogSink log_;
 
-  WorkerPool workers_;
+  std::optional<WorkerPool> own_workers_;
+  Workers& workers_;
   Executor executor_;
   TileIo tile_io_;
   StreamId copy_in_stream_;   // host -> device, and parameters at rest -> gather slots

@@ -1,6 +1,6 @@
 // The engine's loop: resumes tasks when the disk, the device, a worker or the caller has something
-// for them. Passive: run_once() does what is possible now and returns; a thread (EngineThread) or
-// a test drives it. Between two passes nothing runs.
+// for them. Passive: run_once() does what is possible now and returns; a thread (EngineThread), a
+// simulation or a test drives it. Between two passes nothing runs.
 //
 // Thread: post(), wake(), start() and run_blocking() from any thread; everything else on the thread
 // that drives the loop.
@@ -21,7 +21,8 @@
 
 #include "base/wake_event.hpp"
 #include "engine/task.hpp"
-#include "engine/worker_pool.hpp"
+#include "ports/simulation.hpp"
+#include "ports/workers.hpp"
 #include "strata/block_io.hpp"
 #include "strata/clock.hpp"
 #include "strata/device.hpp"
@@ -31,9 +32,11 @@ namespace strata {
 class Executor {
  public:
   // When no request has been answered for `io_timeout_ns`, those that run count as failed. Time in
-  // which the process was stopped does not count.
-  Executor(Device& device, BlockIo& io, WorkerPool& workers,
-           std::int64_t io_timeout_ns = kDefaultIoTimeoutNs);
+  // which the process was stopped does not count. On a `simulation` no request is given up, and
+  // run_blocking() drives the loop.
+  Executor(Device& device, BlockIo& io, Workers& workers,
+           std::int64_t io_timeout_ns = kDefaultIoTimeoutNs, Simulation* simulation = nullptr);
+  ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -75,10 +78,10 @@ class Executor {
   auto event(Event event) { return EventAwaiter{{*this, event}}; }
   // The same for who only gives something back.
   auto fired(Event event) { return FiredAwaiter{*this, event}; }
-  // co_await work(function): runs it on a worker.
+  // co_await work(cost, function): runs it on a worker.
   template <class Function>
-  auto work(Function function) {
-    return WorkAwaiter<Function>{*this, std::move(function)};
+  auto work(const JobCost& cost, Function function) {
+    return WorkAwaiter<Function>{*this, cost, std::move(function)};
   }
 
  private:
@@ -134,7 +137,8 @@ class Executor {
   template <class Function>
   // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): final, and never deleted as a Job
   struct WorkAwaiter final : Job {
-    WorkAwaiter(Executor& on, Function what) : executor(on), function(std::move(what)) {}
+    WorkAwaiter(Executor& on, const JobCost& costs, Function what)
+        : Job(costs), executor(on), function(std::move(what)) {}
     Executor& executor;
     Function function;
     std::coroutine_handle<> handle;
@@ -183,9 +187,11 @@ class Executor {
   FramePool frames_;
   Device& device_;
   BlockIo& io_;
-  WorkerPool& workers_;
+  Workers& workers_;
   const std::int64_t io_timeout_ns_;
-  const SteadyClock clock_;
+  Simulation* const simulation_;
+  const SteadyClock steady_clock_;
+  const Clock& clock_;
 
   std::vector<Operation> operations_;  // by the tag of their request
   std::vector<std::uint32_t> free_operations_;
@@ -237,8 +243,12 @@ template <class T>
 T Executor::run_blocking(Task<T> task) {
   Outcome<T> outcome;
   deliver(*this, std::move(task), outcome);
-  std::unique_lock lock(outcome.mutex);
-  outcome.arrived.wait(lock, [&] { return outcome.done; });
+  if (simulation_ != nullptr) {
+    simulation_->run_until([&] { return outcome.done; });
+  } else {
+    std::unique_lock lock(outcome.mutex);
+    outcome.arrived.wait(lock, [&] { return outcome.done; });
+  }
   if (outcome.error) std::rethrow_exception(outcome.error);
   if constexpr (!std::is_void_v<T>) return std::move(*outcome.value);
 }

@@ -176,8 +176,9 @@ Task<> Engine::add_on_host(const Tile& tile, const TileState& state, const std::
   copy_out(copy_out_stream_, landing, wire, tile_bytes(tile, g_.table.wire));
   co_await executor_.event(device_.record(copy_out_stream_));
   if (!accumulates() && !contribution.last) co_return;
-  co_await executor_.work(
-      [&] { take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums); });
+  co_await executor_.work({.summed_elems = tile.count_elems}, [&] {
+    take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums);
+  });
 }
 
 Task<> Engine::add_on_nvme(std::uint32_t segment, std::uint32_t tile_index, const std::byte* wire,
@@ -192,9 +193,9 @@ Task<> Engine::add_on_nvme(std::uint32_t segment, std::uint32_t tile_index, cons
   TileBuffer at_rest = on_nvme(segment, tile_index, kGradKind, rest);
   const std::span<const TileBuffer> inputs(&at_rest, contribution.first ? 0 : 1);
   if (!contribution.first) co_await tile_io_.fetch(at_rest, IoPriority::stage);
-  co_await tile_io_.process(inputs, std::span(&at_rest, 1), [&] {
-    take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums);
-  });
+  co_await tile_io_.process(
+      inputs, std::span(&at_rest, 1), {.summed_elems = tile.count_elems},
+      [&] { take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums); });
   co_await tile_io_.store(at_rest);
 }
 
@@ -216,8 +217,9 @@ Task<> Engine::sum_gradient(std::uint32_t segment, std::uint32_t tile_index) {
     co_await tile_io_.read(on_nvme(segment, tile_index, kGradKind, slab[0].data()),
                            IoPriority::stage);
   }
-  co_await executor_.work(
-      [&] { sum_on_host(tile, rest, g_.table[kGradKind].dtype, state.host_sums); });
+  co_await executor_.work({.summed_elems = tile.count_elems}, [&] {
+    sum_on_host(tile, rest, g_.table[kGradKind].dtype, state.host_sums);
+  });
 }
 
 Task<LocalVerdict> Engine::finish_task(const std::vector<UnitId>& reduced,

@@ -32,11 +32,15 @@ TileSums carve_sums(Carver& carver, const Tile& tile) {
 }  // namespace
 
 StateMap::StateMap(const StateGeometry& g, Device& device, ExtentStore& store,
-                   std::uint32_t spare_slots, const LogSink& log)
+                   const Options& options)
     : device_(device),
-      staging_region_(g.staging.total() * g.staging.slab,
-                      {.what = "staging memory", .for_transfers = true, .log = log}),
-      host_(host_bytes(g), {.what = "states in host memory", .log = log}),
+      staging_region_(g.staging.total() * g.staging.slab, {.what = "staging memory",
+                                                           .for_transfers = true,
+                                                           .addresses_only = options.addresses_only,
+                                                           .log = options.log}),
+      host_(host_bytes(g), {.what = "states in host memory",
+                            .addresses_only = options.addresses_only,
+                            .log = options.log}),
       host_carver_(host_.memory()),
       device_carver_(device.arena()) {
   static_assert(kPieceAlign == kPieceRounding && kExtentAlign == kExtentRounding);
@@ -57,7 +61,7 @@ StateMap::StateMap(const StateGeometry& g, Device& device, ExtentStore& store,
   gather_slots_ = carve_slabs(device_carver_, g.gather_slots(), g.gather_slot);
   gradient_slots_ = carve_slabs(device_carver_, 1 + g.look_ahead.gradients, g.gradient_slot);
   surplus_ = device.arena().last(device_carver_.left().value);
-  store.add_spares(spare_slots);
+  store.add_spares(options.spare_slots);
   for (const HostRegion* region : {&staging_region_, &host_}) {
     if (!region->memory().empty()) device_.register_host(region->memory());
   }

@@ -66,14 +66,19 @@ struct ExtentOwner {
 
 class StateMap {
  public:
-  // `spare_slots`: see nvme.spare_slots.
+  struct Options {
+    std::uint32_t spare_slots = 0;  // see nvme.spare_slots
+    bool addresses_only = false;    // of a simulation, which touches no host memory
+    LogSink log;                    // may be empty
+  };
   StateMap(const StateGeometry& geometry, Device& device, ExtentStore& store,
-           std::uint32_t spare_slots, const LogSink& log);
+           const Options& options);
   ~StateMap();
 
   const TileState& tile(std::uint32_t segment, std::uint32_t tile) const {
     return tiles_[segment][tile];
   }
+  std::uint32_t extents() const { return static_cast<std::uint32_t>(owners_.size()); }
   const ExtentOwner& owner(ExtentId extent) const { return owners_[extent.value]; }
   const StagingMemory& staging() const { return staging_; }
   // All staging slabs together: what transfers use.

@@ -23,15 +23,11 @@ std::span<std::byte> bytes_of(std::byte* data, Bytes size) { return {data, size.
 
 Task<> TileIo::read(TileBuffer tile, IoPriority priority) {
   co_await fetch(tile, priority);
-  if (options_.verify) co_await process(std::span<const TileBuffer>(&tile, 1), {}, [] {});
+  if (options_.verify) co_await process(std::span<const TileBuffer>(&tile, 1), {}, {}, [] {});
 }
 
 Task<> TileIo::write(TileBuffer tile) {
-  if (options_.verify) {
-    co_await process({}, std::span<TileBuffer>(&tile, 1), [] {});
-  } else {
-    seal(tile);
-  }
+  co_await process({}, std::span<TileBuffer>(&tile, 1), {}, [] {});
   co_await store(tile);
 }
 
@@ -52,6 +48,13 @@ void TileIo::seal(TileBuffer& tile) const {
   clear_behind(tile);
   if (!options_.verify) return;
   tile.checksum = checksum(bytes_of(tile.data, whole), store_.next_seed(tile.extent));
+}
+
+Bytes TileIo::checked_bytes(std::span<const TileBuffer> tiles) const {
+  Bytes sum;
+  if (!options_.verify) return sum;
+  for (const TileBuffer& tile : tiles) sum += store_.transfer_size(tile.extent);
+  return sum;
 }
 
 void TileIo::run_in_parts(std::span<TileBuffer> outputs, Parts parts,
@@ -130,11 +133,19 @@ Task<> TileIo::store(TileBuffer tile) {
   store_.commit(*write, tile.checksum);
 }
 
+Task<Bytes> TileIo::probe(ExtentId extent, IoOp op, std::byte* data) {
+  IoRequest request = store_.read_request(extent, data);
+  request.op = op;
+  co_await transfer(request, extent, store_.slot_of(extent));
+  co_return request.size;
+}
+
 // What is wrong may be on the disk or only on the way from it.
 Task<> TileIo::read_again(TileBuffer tile) {
   co_await fetch(tile, IoPriority::gather);
   bool whole = false;
-  co_await executor_.work([&] { whole = holds_what_was_written(tile); });
+  co_await executor_.work({.checked = checked_bytes(std::span<const TileBuffer>(&tile, 1))},
+                          [&] { whole = holds_what_was_written(tile); });
   if (!whole) throw_corrupt(tile.extent);
   if (!options_.log) co_return;
   const TileName name = options_.name(tile.extent);

@@ -217,13 +217,13 @@ Task<> Engine::update_tile(std::uint32_t segment, std::uint32_t tile_index,
   co_await reads.join();
 
   UpdateOp op = update_op(tile, at, std::move(runs));
-  co_await tile_io_.process(std::span<const TileBuffer>(inputs).first(input_count),
-                            std::span(outputs).first(output_count),
-                            {.count = tile.count_elems, .part = kPartElems},
-                            [&](std::uint64_t begin, std::uint64_t end) {
-                              run_on_host(op, begin, end);
-                              fill_gaps(op, begin, end);
-                            });
+  co_await tile_io_.process(
+      std::span<const TileBuffer>(inputs).first(input_count),
+      std::span(outputs).first(output_count), {.updated_elems = tile.count_elems},
+      {.count = tile.count_elems, .part = kPartElems}, [&](std::uint64_t begin, std::uint64_t end) {
+        run_on_host(op, begin, end);
+        fill_gaps(op, begin, end);
+      });
   run_lists_.give_back(std::move(op.runs));
 
   TaskGroup writes;

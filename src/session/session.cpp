@@ -6,6 +6,7 @@
 #include "layout/gradient_homes.hpp"
 #include "session/factory.hpp"
 #include "session/session_impl.hpp"
+#include "strata/machine.hpp"
 
 namespace strata {
 
@@ -26,6 +27,16 @@ LinkBytes operator-(const LinkBytes& a, const LinkBytes& b) {
           a.device_to_host - b.device_to_host,
           a.gathered - b.gathered,
           a.reduced - b.reduced};
+}
+
+BusySeconds operator-(const BusySeconds& a, const BusySeconds& b) {
+  return {.nvme = a.nvme - b.nvme,
+          .host_to_device = a.host_to_device - b.host_to_device,
+          .device_to_host = a.device_to_host - b.device_to_host,
+          .collectives = a.collectives - b.collectives,
+          .device_updates = a.device_updates - b.device_updates,
+          .workers = a.workers - b.workers,
+          .worker_count = a.worker_count};
 }
 
 Step::Step(Step&&) noexcept = default;
@@ -128,6 +139,8 @@ const Model& Session::model() const { return impl().model(); }
 const Config& Session::config() const { return impl().config(); }
 const MemoryPlan& Session::memory_plan() const { return impl().memory_plan(); }
 TierUsage Session::usage(Tier tier) const { return impl().usage(tier); }
+BusySeconds Session::busy_seconds() const { return impl().busy_seconds(); }
+MachineRates Session::probe() { return impl().probe(); }
 LinkBytes Session::bytes_moved() const { return impl().bytes_moved(); }
 
 StorageFacts Session::storage_facts() const { return impl().storage_facts(); }

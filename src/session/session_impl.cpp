@@ -90,6 +90,8 @@ SessionImpl::SessionImpl(const Model& model, const Config& config, Backends back
       device_(std::move(backends.device)),
       io_(std::move(backends.block_io)),
       log_(one_at_a_time(options_.log)),
+      simulation_(backends.simulation),
+      clock_(simulation_ == nullptr ? static_cast<const Clock&>(steady_clock_) : *simulation_),
       loss_scale_(resolved(config_)) {
   STRATA_ASSERT(communicator_ != nullptr, "a session needs a communicator");
 }
@@ -165,6 +167,7 @@ void SessionImpl::open() {
     log_(LogLevel::info, workers.summary);
     if (!workers.warning.empty()) log_(LogLevel::warning, workers.warning);
   }
+  workers_ = workers.count;
   engine_ = std::make_unique<Engine>(
       geometry_, *map_, *device_, *io_, *store_, *communicator_, engine_reservations,
       EngineOptions{.workers = workers.count,
@@ -172,7 +175,8 @@ void SessionImpl::open() {
                     .verify = config_.nvme.verify == Config::Verify::always,
                     .io_retry_ns = in_ns(config_.nvme.retry_s),
                     .io_timeout_ns = in_ns(config_.nvme.timeout_s),
-                    .log = log_});
+                    .log = log_,
+                    .simulation = simulation_});
   find_runs_ = [this](std::uint32_t s, const Tile& tile, std::vector<UpdateRun>& runs) {
     const Segment& segment = geometry_.layout.segments[s];
     for_each_tensor_part(segment, geometry_.rank, tile.begin_elems,
@@ -298,11 +302,18 @@ void SessionImpl::allocate(const CpuSet& cpus) {
                                .allow_tmpfs = config_.nvme.allow_tmpfs});
   {
     const ThreadOnCpus nearby(cpus);  // host memory is touched first here
-    map_ = std::make_unique<StateMap>(geometry_, *device_, *store_, config_.nvme.spare_slots, log_);
+    map_ = std::make_unique<StateMap>(geometry_, *device_, *store_,
+                                      StateMap::Options{.spare_slots = config_.nvme.spare_slots,
+                                                        .addresses_only = simulation_ != nullptr,
+                                                        .log = log_});
   }
   surplus_ = RangeAllocator(map_->device_surplus());
   io_->use_memory(map_->staging_memory());
   store_->open();
+  if (simulation_ != nullptr) {
+    store_->assume_written();
+    initialized_.assign(model_.units().size(), true);
+  }
 }
 
 namespace {
@@ -351,6 +362,17 @@ LinkBytes SessionImpl::bytes_moved() const {
           .device_to_host = Bytes{engine.device_to_host},
           .gathered = Bytes{engine.gathered},
           .reduced = Bytes{engine.reduced}};
+}
+
+BusySeconds SessionImpl::busy_seconds() const {
+  const EngineSeconds engine = engine_->busy_seconds();
+  return {.nvme = io_->counters().busy_seconds,
+          .host_to_device = engine.host_to_device,
+          .device_to_host = engine.device_to_host,
+          .collectives = engine.collectives,
+          .device_updates = engine.device_updates,
+          .workers = engine.workers,
+          .worker_count = workers_};
 }
 
 StorageFacts SessionImpl::storage_facts() const {

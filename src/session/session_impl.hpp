@@ -21,6 +21,7 @@
 #include "optim/loss_scale.hpp"
 #include "optim/optimizer.hpp"
 #include "plan/pattern_book.hpp"
+#include "ports/simulation.hpp"
 #include "strata/session.hpp"
 
 namespace strata {
@@ -62,6 +63,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
 
   TierUsage usage(Tier tier) const;
   LinkBytes bytes_moved() const;
+  BusySeconds busy_seconds() const;
+  MachineRates probe();
   StorageFacts storage_facts() const;
   std::string precision_text() const;
   Session::LinkFloor byte_floor(std::uint32_t micro_batches) const;
@@ -161,7 +164,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::unique_ptr<Device> device_;
   std::unique_ptr<BlockIo> io_;
   const LogSink log_;
-  SteadyClock clock_;
+  Simulation* const simulation_;  // may be null
+  const SteadyClock steady_clock_;
+  const Clock& clock_;
   LossScale loss_scale_;
   bool asked_loss_scale_ = false;  // for the step under way or the next one
 
@@ -174,6 +179,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::vector<Lease> at_rest_;
   RangeAllocator surplus_;
   std::unique_ptr<Engine> engine_;
+  unsigned workers_ = 0;
 
   std::vector<std::uint64_t> first_tensor_;    // by unit: global index of its first tensor
   std::vector<std::uint64_t> tensor_updates_;  // by global tensor index
