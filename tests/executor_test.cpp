@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/slab_pool.hpp"
+#include "engine/worker_pool.hpp"
 #include "strata/error.hpp"
 #include "support/simulated_disk.hpp"
 #include "support/test_machine.hpp"
