@@ -51,6 +51,7 @@ PUBLIC_HEADERS = {
     "memory_plan.hpp": "layout",
     "model.hpp": "layout",
     "session.hpp": "session",
+    "timeline.hpp": "base",
     "types.hpp": "base",
 }
 

@@ -34,6 +34,7 @@
 #include "strata/log.hpp"
 #include "strata/memory_plan.hpp"
 #include "strata/model.hpp"
+#include "strata/timeline.hpp"
 
 namespace strata {
 
@@ -84,6 +85,7 @@ class [[nodiscard]] GatherLease {
   std::span<std::byte> buffer_;
   std::array<StreamId, kMostStreams> streams_;
   std::size_t stream_count_ = 0;
+  std::shared_ptr<TimelineEntry> entry_;  // of the compute between gather and end
 };
 
 // A zeroed gradient buffer for one unit, in the reduce dtype. Asking for a tensor marks it present
@@ -264,6 +266,7 @@ struct SessionOptions {
   Bytes device_scratch = {};
   Bytes host_scratch = {};
   LogSink log = {};
+  Timeline* timeline = nullptr;  // borrowed; what the session does while it records
 };
 
 // Seconds for which each resource of this rank has worked since open().

@@ -10,6 +10,7 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
       device_(device),
       communicator_(communicator),
       log_(options.log),
+      marks_(options.marks == nullptr ? no_marks_ : *options.marks),
       workers_(options.simulation != nullptr
                    ? options.simulation->workers()
                    : own_workers_.emplace(options.workers, options.worker_cpus, options.log)),
@@ -18,7 +19,8 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
                {.verify = options.verify,
                 .retry_ns = options.io_retry_ns,
                 .log = options.log,
-                .name = [this](ExtentId extent) { return name_of(extent); }}),
+                .name = [this](ExtentId extent) { return name_of(extent); },
+                .marks = &marks_}),
       copy_in_stream_(device.create_stream("copy in")),
       copy_out_stream_(device.create_stream("copy out")),
       collective_stream_(device.create_stream("collectives")),
@@ -31,6 +33,7 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
       checkpoint_slabs_(executor_, reservations.staging_checkpoint, map.staging().checkpoint),
       collectives_(executor_) {
   for (std::size_t u = 0; u < geometry.layout.units.size(); ++u) units_.emplace_back(executor_);
+  executor_.enter_into(&marks_);
   if (options.simulation == nullptr) thread_.emplace(executor_);
 }
 

@@ -81,6 +81,7 @@ struct EngineOptions {
   std::int64_t io_timeout_ns = 0;
   LogSink log;                       // may be empty
   Simulation* simulation = nullptr;  // null: threads of this process
+  const TimelineMarks* marks = nullptr;
 };
 
 struct EngineCounters {
@@ -273,9 +274,9 @@ class Engine {
   void wait_for_reduced(UnitId unit, Event reduced);
   Task<> add_gradient(std::uint32_t segment, std::uint32_t tile, const std::byte* wire,
                       Contribution contribution);
-  Task<> add_on_device(const Tile& tile, const TileState& state, const std::byte* wire,
-                       Contribution contribution);
-  Task<> add_on_host(const Tile& tile, const TileState& state, const std::byte* wire,
+  Task<> add_on_device(UnitId unit, const Tile& tile, const TileState& state,
+                       const std::byte* wire, Contribution contribution);
+  Task<> add_on_host(UnitId unit, const Tile& tile, const TileState& state, const std::byte* wire,
                      Contribution contribution);
   Task<> add_on_nvme(std::uint32_t segment, std::uint32_t tile, const std::byte* wire,
                      Contribution contribution);
@@ -328,8 +329,11 @@ class Engine {
   Task<> return_task(SlabSet slabs);
   Task<> hold_until(Event event, SlabSet slabs);
   Task<> drain_task();
-  void copy_in(StreamId stream, std::byte* device, const std::byte* host, Bytes size);
-  void copy_out(StreamId stream, std::byte* host, const std::byte* device, Bytes size);
+  // On the streams of copies. `kind`: of what is copied.
+  void copy_in(UnitId unit, std::string_view kind, std::byte* device, const std::byte* host,
+               Bytes size);
+  void copy_out(UnitId unit, std::string_view kind, std::byte* host, const std::byte* device,
+                Bytes size);
   // Throws the device's or the communicator's failure, if any.
   void check_links() const;
 
@@ -344,6 +348,9 @@ class Engine {
     return {.extent = map_.tile(segment, tile).homes[kind.value].extent, .data = data};
   }
   TileName name_of(ExtentId extent) const;
+  std::string label(std::string_view what, UnitId unit) const {
+    return marks_.label(what, g_.layout.units[unit.value].name);
+  }
   bool accumulates() const { return g_.table.accumulates; }
 
   const StateGeometry& g_;
@@ -351,6 +358,9 @@ class Engine {
   Device& device_;
   Communicator& communicator_;
   const LogSink log_;
+  const SteadyClock steady_clock_;
+  const TimelineMarks no_marks_{nullptr, device_, steady_clock_};
+  const TimelineMarks& marks_;
 
   std::optional<WorkerPool> own_workers_;
   Workers& workers_;

@@ -21,6 +21,7 @@
 
 #include "base/wake_event.hpp"
 #include "engine/task.hpp"
+#include "engine/timeline_marks.hpp"
 #include "ports/simulation.hpp"
 #include "ports/workers.hpp"
 #include "strata/block_io.hpp"
@@ -39,6 +40,9 @@ class Executor {
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
+
+  // Where jobs with a label are entered; null: nowhere. Outlives the loop.
+  void enter_into(const TimelineMarks* marks) { marks_ = marks; }
 
   // Where the coroutines that run on this loop have their frames.
   FramePool& frames() { return frames_; }
@@ -80,8 +84,8 @@ class Executor {
   auto fired(Event event) { return FiredAwaiter{*this, event}; }
   // co_await work(cost, function): runs it on a worker.
   template <class Function>
-  auto work(const JobCost& cost, Function function) {
-    return WorkAwaiter<Function>{*this, cost, std::move(function)};
+  auto work(JobCost cost, Function function) {
+    return WorkAwaiter<Function>{*this, std::move(cost), std::move(function)};
   }
 
  private:
@@ -137,8 +141,8 @@ class Executor {
   template <class Function>
   // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): final, and never deleted as a Job
   struct WorkAwaiter final : Job {
-    WorkAwaiter(Executor& on, const JobCost& costs, Function what)
-        : Job(costs), executor(on), function(std::move(what)) {}
+    WorkAwaiter(Executor& on, JobCost costs, Function what)
+        : Job(std::move(costs)), executor(on), function(std::move(what)) {}
     Executor& executor;
     Function function;
     std::coroutine_handle<> handle;
@@ -151,7 +155,9 @@ class Executor {
       handle = awaiter;
       executor.workers_.submit(*this);
     }
-    void await_resume() {}
+    void await_resume() {
+      if (!cost.label.empty()) executor.enter_work(*this);
+    }
   };
 
   template <class T>
@@ -174,6 +180,11 @@ class Executor {
     group.start(std::move(task));
   }
 
+  void enter_work(const Job& job) const {
+    if (marks_ != nullptr) {
+      marks_->add(TimelineRow::workers, job.cost.label, job.begin_ns, job.end_ns);
+    }
+  }
   void collect_posted();
   void collect_results();
   void collect_due();
@@ -192,6 +203,7 @@ class Executor {
   Simulation* const simulation_;
   const SteadyClock steady_clock_;
   const Clock& clock_;
+  const TimelineMarks* marks_ = nullptr;
 
   std::vector<Operation> operations_;  // by the tag of their request
   std::vector<std::uint32_t> free_operations_;

@@ -56,6 +56,7 @@ struct TileIoOptions {
   std::int64_t retry_ns = 5'000'000'000;  // how long a failed transfer is tried again
   LogSink log;                            // may be empty
   std::function<TileName(ExtentId)> name;
+  const TimelineMarks* marks = nullptr;  // may be null
 };
 
 class TileIo {
@@ -110,6 +111,7 @@ class TileIo {
   void run_in_parts(std::span<TileBuffer> outputs, Parts parts,
                     const std::function<void(std::uint64_t, std::uint64_t)>& pass) const;
 
+  std::string label(std::string_view what, ExtentId extent) const;
   Bytes checked_bytes(std::span<const TileBuffer> tiles) const;
   Task<> transfer(IoRequest request, ExtentId extent, ExtentStore::SlotIndex slot);
   Task<> read_again(TileBuffer tile);
@@ -128,7 +130,7 @@ template <class Pass>
 Task<> TileIo::process(std::span<const TileBuffer> inputs, std::span<TileBuffer> outputs,
                        JobCost cost, Parts parts, Pass pass) {
   cost.checked += checked_bytes(outputs);
-  return process(inputs, {}, cost,
+  return process(inputs, {}, std::move(cost),
                  [this, outputs, parts, pass] { run_in_parts(outputs, parts, std::ref(pass)); });
 }
 

@@ -70,9 +70,10 @@ void WorkerPool::work() {
     if (queue_.empty()) return;
     Job& job = queue_.pop();
     lock.unlock();
-    const std::int64_t begin_ns = clock.now_ns();
+    job.begin_ns = clock.now_ns();
     job.run();
-    busy_ns_.fetch_add(clock.now_ns() - begin_ns, std::memory_order_relaxed);
+    job.end_ns = clock.now_ns();
+    busy_ns_.fetch_add(job.end_ns - job.begin_ns, std::memory_order_relaxed);
     job.done();
     lock.lock();
   }

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
 
 #include "strata/types.hpp"
 
@@ -16,15 +18,19 @@ struct JobCost {
   Bytes checked;                    // by checksums
   std::uint64_t updated_elems = 0;  // by the optimizer's rule
   std::uint64_t summed_elems = 0;   // accumulated, or summed for the norm
+  std::string label = {};           // for a timeline; empty: none
 };
 
 class Job {
  public:
-  explicit Job(const JobCost& what) : cost(what) {}
+  explicit Job(JobCost what) : cost(std::move(what)) {}
   virtual void run() = 0;   // must not throw
   virtual void done() = 0;  // called after run(); the job may be gone when it returns
 
   const JobCost cost;
+  // When it ran; set before done().
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
   Job* next = nullptr;  // for the queue
 
  protected:

@@ -168,6 +168,7 @@ void SessionImpl::open() {
     if (!workers.warning.empty()) log_(LogLevel::warning, workers.warning);
   }
   workers_ = workers.count;
+  marks_.emplace(options_.timeline, *device_, clock_);
   engine_ = std::make_unique<Engine>(
       geometry_, *map_, *device_, *io_, *store_, *communicator_, engine_reservations,
       EngineOptions{.workers = workers.count,
@@ -176,7 +177,8 @@ void SessionImpl::open() {
                     .io_retry_ns = in_ns(config_.nvme.retry_s),
                     .io_timeout_ns = in_ns(config_.nvme.timeout_s),
                     .log = log_,
-                    .simulation = simulation_});
+                    .simulation = simulation_,
+                    .marks = &*marks_});
   find_runs_ = [this](std::uint32_t s, const Tile& tile, std::vector<UpdateRun>& runs) {
     const Segment& segment = geometry_.layout.segments[s];
     for_each_tensor_part(segment, geometry_.rank, tile.begin_elems,

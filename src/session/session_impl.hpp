@@ -13,6 +13,7 @@
 #include "base/cpus.hpp"
 #include "engine/engine.hpp"
 #include "engine/state_map.hpp"
+#include "engine/timeline_marks.hpp"
 #include "layout/layout.hpp"
 #include "layout/memory_floor.hpp"
 #include "memory/budget.hpp"
@@ -55,7 +56,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   void finish_update();
 
   // The engine's half of ending leases.
-  void end_gather(UnitId unit, GatheringId gathering, std::span<const StreamId> streams) noexcept;
+  void end_gather(UnitId unit, GatheringId gathering, std::span<const StreamId> streams,
+                  const TimelineMarks::Mark& mark) noexcept;
   void end_gradients(StreamId stream) noexcept;
   void end_scratch(std::span<std::byte> memory) noexcept { surplus_.release(memory); }
   TensorView tensor_view(UnitId unit, TensorId tensor, std::span<std::byte> buffer) const;
@@ -170,6 +172,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   LossScale loss_scale_;
   bool asked_loss_scale_ = false;  // for the step under way or the next one
 
+  std::optional<TimelineMarks> marks_;  // from open() on
   StateGeometry geometry_;
   MemoryPlan plan_;
   std::vector<std::unique_ptr<Budget>> budgets_;            // by tier

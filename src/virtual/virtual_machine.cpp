@@ -50,7 +50,9 @@ void VirtualMachine::PacedWorkers::submit(Job& job) {
 void VirtualMachine::PacedWorkers::start(Job& job) {
   const std::int64_t duration = duration_ns(job.cost);
   busy_ns_ += duration;
-  machine_.call_at(machine_.now_ns() + duration, [this, done = &job] {
+  job.begin_ns = machine_.now_ns();
+  job.end_ns = job.begin_ns + duration;
+  machine_.call_at(job.end_ns, [this, done = &job] {
     if (waiting_.empty()) {
       ++idle_;
     } else {
