@@ -110,6 +110,31 @@ class [[nodiscard]] GradientLease {
   std::span<std::byte> buffer_;
 };
 
+// An activation's buffer on the device, valid in stream order until the lease ends, which does not
+// block. From stash(): ending it keeps what the work enqueued so far on the stream leaves in it.
+// From unstash(): what it holds is gone with the lease.
+class [[nodiscard]] ActivationLease {
+ public:
+  ActivationLease() = default;
+  ActivationLease(ActivationLease&&) noexcept;
+  ActivationLease& operator=(ActivationLease&&) noexcept;
+  ~ActivationLease();
+
+  std::span<std::byte> memory() const { return buffer_; }
+  // Ends the lease without keeping anything.
+  void discard() noexcept;
+
+ private:
+  friend class SessionImpl;
+  void end() noexcept;
+
+  std::shared_ptr<SessionImpl> session_;
+  std::uint32_t index_ = 0;
+  bool keeps_ = false;
+  StreamId stream_;
+  std::span<std::byte> buffer_;
+};
+
 // Memory of the trainer's own inside a tier's budget: activations, workspaces, staging. Ending the
 // lease does not block and does not wait: Pre: no work that uses it is outstanding.
 class [[nodiscard]] ScratchLease {
@@ -265,6 +290,7 @@ struct SessionOptions {
   // Scratch that the trainer will ask for, so that open() proves it together with the rest.
   Bytes device_scratch = {};
   Bytes host_scratch = {};
+  ActivationNeeds activations = {};
   LogSink log = {};
   Timeline* timeline = nullptr;  // borrowed; what the session does while it records
 };
@@ -344,6 +370,16 @@ class Session {
   // optimizer.in_backward the last one waits for the unit's update of the step before.
   void reduce(GradientLease gradients, StreamId stream);
 
+  // Lends a device buffer for activation `index` (below SessionOptions::activations.count), its
+  // contents unspecified. When the lease ends they go to their home (placement.activation), from
+  // which unstash() brings them back once in the same step. Both throw Error(budget_exceeded) when
+  // activations.live leases are held. Block: stash() until a buffer is free, unstash() until the
+  // activation has been read and its copy is enqueued. What was stashed last is brought back ahead
+  // of the call.
+  ActivationLease stash(std::uint32_t index, StreamId stream);
+  // Throws Error(invalid_argument) when it was not stashed.
+  ActivationLease unstash(std::uint32_t index, StreamId stream);
+
   // Runs a collective of the program's own (a tensor-parallel all-reduce, say) in the order of the
   // session's: `enqueue` is called once, on another thread, with the stream of all collectives.
   // What was enqueued on `stream` so far comes before it, what is enqueued on `stream` later comes
@@ -397,7 +433,8 @@ class Session {
     double host_to_device = 0;
     double device_to_host = 0;
   };
-  LinkFloor byte_floor(std::uint32_t micro_batches) const;
+  // `stashes`: of activations in a step.
+  LinkFloor byte_floor(std::uint32_t micro_batches, std::uint32_t stashes = 0) const;
 
   // Waits for all work, gives everything back and removes the run's files; if leases are still
   // held, the last of them to end does so. Idempotent; the destructor calls it. Blocks, also on a

@@ -1,5 +1,7 @@
 #include "engine/engine.hpp"
 
+#include <fmt/format.h>
+
 namespace strata {
 
 Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& device, BlockIo& io,
@@ -31,7 +33,10 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
       gradient_slabs_(executor_, reservations.staging_gradient, map.staging().gradient),
       update_slabs_(executor_, reservations.staging_update, map.staging().update),
       checkpoint_slabs_(executor_, reservations.staging_checkpoint, map.staging().checkpoint),
-      collectives_(executor_) {
+      activation_slots_(executor_, reservations.activation_slots, map.activation_slots()),
+      activation_slabs_(executor_, reservations.staging_activation, map.staging().activation),
+      collectives_(executor_),
+      activations_(geometry.activations.homes.size()) {
   for (std::size_t u = 0; u < geometry.layout.units.size(); ++u) units_.emplace_back(executor_);
   executor_.enter_into(&marks_);
   if (options.simulation == nullptr) thread_.emplace(executor_);
@@ -44,6 +49,9 @@ Engine::~Engine() {
 
 TileName Engine::name_of(ExtentId extent) const {
   const ExtentOwner& owner = map_.owner(extent);
+  if (owner.activation) {
+    return {.kind = fmt::format("activation {}", *owner.activation), .unit = "", .rank = g_.rank};
+  }
   const Segment& segment = g_.layout.segments[owner.segment];
   return {.kind = g_.table[owner.kind].name,
           .unit = g_.layout.units[segment.unit.value].name,

@@ -71,6 +71,8 @@ struct EngineReservations {
   Reservation& staging_gradient;
   Reservation& staging_update;
   Reservation& staging_checkpoint;
+  Reservation& activation_slots;
+  Reservation& staging_activation;
 };
 
 struct EngineOptions {
@@ -188,6 +190,23 @@ class Engine {
   // states needs. Throws the update's error. Blocks.
   void settle();
 
+  // A device buffer whose contents may be used once `ready` (if recorded) has fired.
+  struct LentActivation {
+    std::span<std::byte> memory;
+    Event ready;
+  };
+  // Lends a buffer for activation `index`, its contents unspecified. Blocks until one is free.
+  LentActivation lend_activation(std::uint32_t index);
+  // Ends that: what the buffer holds after `last_use` goes to its home. Does not block.
+  void keep_activation(std::uint32_t index, Event last_use);
+  // Brings back what was kept. Throws Error(invalid_argument) when nothing was, and the error of
+  // its way to its home or back. Blocks as gather() does.
+  LentActivation unstash(std::uint32_t index);
+  // Ends either without keeping what the buffer holds. Does not block.
+  void end_activation(std::uint32_t index, Event last_use);
+  // What was kept is not wanted any more. Does not block.
+  void forget_activations();
+
   // Checkpoint slabs for the caller to fill or read: fp32 values, and one for the conversion.
   SlabSet borrow_checkpoint_slabs(std::size_t count);
   void return_checkpoint_slabs(SlabSet slabs);
@@ -243,6 +262,37 @@ class Engine {
     std::size_t tiles_to_update = 0;
     Turns additions;  // reductions of one unit add up in the order of the calls
   };
+
+  // On the device while it is lent, fetched or on its way home; what rests on the device always.
+  struct Activation {
+    SlabSet slot;
+    Gate home_is_settled{true};  // no copy on its way to it
+    Gate fetched{true};          // no copy on its way from it
+    bool dropped = false;        // fetched for nobody
+    Event ready;                 // of the last fetch; on the device: the last use
+    std::exception_ptr error;
+  };
+
+  // activations.cpp
+  Task<LentActivation> lend_activation_task(std::uint32_t index);
+  Task<std::span<std::byte>> take_activation_buffer(std::uint32_t index);
+  std::span<std::byte> activation_buffer(const SlabSet& slot) const;
+  Task<> release_activation_buffer(std::uint32_t index, Event last_use);
+  Task<> keep_activation_task(std::uint32_t index, Event last_use);
+  Task<> store_activation_piece(std::uint32_t index, std::size_t piece, const std::byte* from);
+  void copy_activation_out(std::uint32_t index, std::byte* host, const std::byte* device,
+                           Bytes size);
+  void copy_activation_in(std::uint32_t index, std::byte* device, const std::byte* host,
+                          Bytes size);
+  std::string activation_label(std::uint32_t index) const;
+  void fetch_activation(std::uint32_t index);
+  Task<> fetch_activation_task(std::uint32_t index);
+  Task<> load_activation_piece(std::uint32_t index, std::size_t piece, std::byte* to);
+  Task<LentActivation> unstash_task(std::uint32_t index);
+  void fetch_activations_ahead();
+  void drop_fetched_activations();
+  Task<> end_activation_task(std::uint32_t index, Event last_use);
+  Task<> forget_activations_task();
 
   // gather.cpp
   Task<> look_ahead_task(LookAhead gathers);
@@ -377,6 +427,8 @@ class Engine {
   SlabPool gradient_slabs_;
   SlabPool update_slabs_;
   SlabPool checkpoint_slabs_;
+  SlabPool activation_slots_;
+  SlabPool activation_slabs_;
 
   // Engine thread only.
   std::deque<UnitState> units_;
@@ -385,6 +437,9 @@ class Engine {
   std::vector<Gathering*> idle_gatherings_;
   std::vector<Gathering*> ahead_;  // brought forward, and not called yet
   Turns collectives_;
+  std::deque<Activation> activations_;
+  std::vector<std::uint32_t> stashed_;            // in the order of their stashing
+  std::vector<std::uint32_t> activations_ahead_;  // fetched, and not asked for yet
   SlabSet lent_gradient_;
   std::span<std::byte> gradient_buffer_;
   TaskGroup fetches_;     // their errors surface in gather() and finish_gradients()

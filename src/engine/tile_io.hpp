@@ -69,6 +69,8 @@ class TileIo {
   // For its coroutines.
   FramePool& frames() { return executor_.frames(); }
 
+  Bytes size(ExtentId extent) const { return store_.size(extent); }
+
   // Reads a tile and verifies it.
   Task<> read(TileBuffer tile, IoPriority priority);
   // Computes the checksum of a tile, writes it and makes it the current version.

@@ -85,6 +85,7 @@ Task<> Engine::hold_until(Event event, SlabSet slabs) {
 
 Task<> Engine::drain_task() {
   drop_all_but({});
+  drop_fetched_activations();
   // Errors nobody waited for: the session has failed before, or is closing.
   for (TaskGroup* group : {&fetches_, &reductions_, &updates_}) {
     [[maybe_unused]] const std::exception_ptr told = co_await group->settle();

@@ -3,6 +3,7 @@
 // Thread: as Session.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,6 +48,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   GradientLease gradients(UnitId unit, StreamId stream);
   void reduce(GradientLease lease, StreamId stream);
   void issue(StreamId stream, const IssueFunction& enqueue);
+  ActivationLease stash(std::uint32_t index, StreamId stream);
+  ActivationLease unstash(std::uint32_t index, StreamId stream);
   StepResult end_step();
   void abandon_step() noexcept;
   ScratchLease scratch(Tier tier, Bytes size);
@@ -59,6 +62,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   void end_gather(UnitId unit, GatheringId gathering, std::span<const StreamId> streams,
                   const TimelineMarks::Mark& mark) noexcept;
   void end_gradients(StreamId stream) noexcept;
+  void end_activation(std::uint32_t index, bool keeps, StreamId stream) noexcept;
   void end_scratch(std::span<std::byte> memory) noexcept { surplus_.release(memory); }
   TensorView tensor_view(UnitId unit, TensorId tensor, std::span<std::byte> buffer) const;
   GradientView gradient_view(UnitId unit, TensorId tensor, std::span<std::byte> buffer);
@@ -69,7 +73,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   MachineRates probe();
   StorageFacts storage_facts() const;
   std::string precision_text() const;
-  Session::LinkFloor byte_floor(std::uint32_t micro_batches) const;
+  Session::LinkFloor byte_floor(std::uint32_t micro_batches, std::uint32_t stashes) const;
 
   Device& device() { return *device_; }
   Communicator& communicator() { return *communicator_; }
@@ -142,6 +146,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   // Whether updates of the step under way have begun.
   bool updates_began() const;
   void check_unit(UnitId unit) const;
+  void check_activation(std::uint32_t index, std::string_view call) const;
+  ActivationLease lease_of(std::uint32_t index, bool keeps, StreamId stream,
+                           const Engine::LentActivation& lent);
   void check_step_options(const StepOptions& options) const;
 
   std::uint32_t declared_reductions(UnitId unit) const;
@@ -189,6 +196,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::uint64_t completed_steps_ = 0;
   std::uint64_t step_being_applied_ = 0;
   std::vector<UnitId> held_;  // by gather leases, one entry for each
+  std::atomic<std::uint32_t> live_activations_ = 0;
   std::mutex leases_mutex_;
   std::vector<UnitId> ended_leases_;  // not taken from held_ yet; guarded by leases_mutex_
   bool told_widening_ = false;

@@ -227,6 +227,7 @@ Step SessionImpl::begin_step(StepOptions options) {
     step_.seconds = {};
     step_.begin_ns = clock_.now_ns();
     step_.bytes_before = bytes_moved();
+    if (!geometry_.activations.homes.empty()) engine_->forget_activations();
     begin_pattern();
   });
   return Step(shared_from_this());
