@@ -69,11 +69,11 @@ TEST(Config, ReadsEveryKey) {
   const Config config = parse(R"({
     "budgets": {"device": "1.5GiB", "host": "2GB", "nvme": 1048576, "scope": "per_node"},
     "placement": {"param": "host", "grad": {"host": 1},
-                  "optimizer": {"device": 0.2, "host": 0.3, "nvme": 0.5}},
+                  "optimizer": {"device": 0.2, "host": 0.3, "nvme": 0.5}, "activation": "nvme"},
     "nvme": {"directories": ["/mnt/a", "b \"ü\" \\"], "run": "run-1.b_C", "allow_tmpfs": true,
              "weights": [1, 2.5], "backend": "posix", "queue_depth": 8, "write_depth": 3,
              "verify": "off", "spare_slots": 2, "retry_s": 0.5, "timeout_s": 30},
-    "precision": {"param": "fp32", "reduce": "bf16"},
+    "precision": {"param": "fp32", "reduce": "bf16", "wide_gradients": true},
     "optimizer": {"name": "adamw", "learning_rate": 1e-3, "beta1": 0.8, "beta2": 0.9,
                   "epsilon": 1e-6, "weight_decay": 0, "clip_norm": 1.5, "nonfinite": "abort"},
     "engine": {"max_live_units": 3, "max_micro_batches": 16, "tile": "512KiB", "workers": 2},
@@ -100,6 +100,7 @@ TEST(Config, ReadsEveryKey) {
   EXPECT_EQ(config.nvme.timeout_s, 30);
   EXPECT_EQ(config.precision.param, DType::fp32);
   EXPECT_EQ(config.precision.reduce, DType::bf16);
+  EXPECT_TRUE(config.precision.wide_gradients);
   EXPECT_EQ(config.optimizer.name, "adamw");
   EXPECT_EQ(config.optimizer.learning_rate, 1e-3);
   EXPECT_EQ(config.optimizer.beta1, 0.8);

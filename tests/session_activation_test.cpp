@@ -162,11 +162,38 @@ TEST_F(Activations, ComeBackInAnyOrder) {
         } else if (random(4) == 0) {
           program.session().unstash(index, program.stream()).discard();
           stashed[index].reset();
+        } else if (random(3) == 0) {
+          ActivationLease lease = program.session().unstash(index, program.stream());
+          program.expect(lease, *stashed[index]);
+          lease.keep();
         } else {
           program.expect(index, *stashed[index]);
           stashed[index].reset();
         }
       }
+      running.end();
+    }
+    machine.inspect(program.session());
+  }
+}
+
+// As micro-batches do that go through the layers side by side.
+TEST_F(Activations, ComeBackInTheOrderOfTheStepBeforeAndMoreThanOnce) {
+  for (const TierFractions& homes : kHomes) {
+    TestMachine machine(1, 3);
+    ActivationProgram program(machine, config_for(homes));
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      Step running = program.begin();
+      for (std::uint32_t i = 0; i < kCount; ++i) {
+        program.stash(i, 10 * step + i);
+        if (i % 3 != 2) continue;
+        for (std::uint32_t k = i - 2; k <= i; ++k) {
+          ActivationLease lease = program.session().unstash(k, program.stream());
+          program.expect(lease, 10 * step + k);
+          lease.keep();
+        }
+      }
+      for (std::uint32_t i = kCount; i-- > 0;) program.expect(i, 10 * step + i);
       running.end();
     }
     machine.inspect(program.session());

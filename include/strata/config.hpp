@@ -81,6 +81,7 @@ struct Config {
     DType reduce = DType::bf16;
     Masters master = Masters::fp32;
     DType moments = DType::fp32;  // fp32 or bf16
+    bool wide_gradients = false;  // gradients() lends fp32, rounded to `reduce` once
     bool operator==(const Precision&) const = default;
   };
 

@@ -88,7 +88,8 @@ class [[nodiscard]] GatherLease {
   std::shared_ptr<TimelineEntry> entry_;  // of the compute between gather and end
 };
 
-// A zeroed gradient buffer for one unit, in the reduce dtype. Asking for a tensor marks it present
+// A zeroed gradient buffer for one unit, in the reduce dtype, or in fp32 with
+// precision.wide_gradients: rounded once, when it is reduced. Asking for a tensor marks it present
 // in this step; tensors that no rank marks keep their weights and states. Hand it to reduce(); a
 // lease that ends without it contributes nothing on this rank (and the ranks diverge).
 class [[nodiscard]] GradientLease {
@@ -108,6 +109,7 @@ class [[nodiscard]] GradientLease {
   UnitId unit_;
   StreamId stream_;
   std::span<std::byte> buffer_;
+  std::span<std::byte> wire_;
 };
 
 // An activation's buffer on the device, valid in stream order until the lease ends, which does not
@@ -123,14 +125,18 @@ class [[nodiscard]] ActivationLease {
   std::span<std::byte> memory() const { return buffer_; }
   // Ends the lease without keeping anything.
   void discard() noexcept;
+  // Of unstash(): ends the lease, and the activation may be brought back once more. Pre: nothing
+  // was written to it.
+  void keep() noexcept;
 
  private:
   friend class SessionImpl;
   void end() noexcept;
 
   std::shared_ptr<SessionImpl> session_;
+  enum class AtEnd : std::uint8_t { stash, drop, keep };
   std::uint32_t index_ = 0;
-  bool keeps_ = false;
+  AtEnd at_end_ = AtEnd::drop;
   StreamId stream_;
   std::span<std::byte> buffer_;
 };
@@ -374,8 +380,8 @@ class Session {
   // contents unspecified. When the lease ends they go to their home (placement.activation), from
   // which unstash() brings them back once in the same step. Both throw Error(budget_exceeded) when
   // activations.live leases are held. Block: stash() until a buffer is free, unstash() until the
-  // activation has been read and its copy is enqueued. What was stashed last is brought back ahead
-  // of the call.
+  // activation has been read and its copy is enqueued. They are brought back ahead of the calls,
+  // in the order of the step before.
   ActivationLease stash(std::uint32_t index, StreamId stream);
   // Throws Error(invalid_argument) when it was not stashed.
   ActivationLease unstash(std::uint32_t index, StreamId stream);

@@ -1,5 +1,6 @@
-// Activations: a buffer on the device while the program holds a lease, and a home in between. What
-// was stashed last is wanted first, so that is what is fetched ahead.
+// Activations: a buffer on the device while the program holds a lease, and a home in between. They
+// are fetched ahead in the order in which the step before brought them back, and before there was
+// one, those that were stashed last come first.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +11,8 @@
 namespace strata {
 
 Task<Engine::LentActivation> Engine::lend_activation_task(std::uint32_t index) {
-  drop_fetched_activations();  // they would keep the buffers that forward needs
   Activation& activation = activations_[index];
+  if (std::erase(activations_ahead_, index) > 0) drop_fetched_activation(index);
   co_await activation.home_is_settled.passed();
   co_await activation.fetched.passed();
   std::erase(stashed_, index);
@@ -143,6 +144,7 @@ Task<Engine::LentActivation> Engine::unstash_task(std::uint32_t index) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("unstash of activation {}, which was not stashed in this step", index));
   }
+  unstashed_.push_back(index);
   const ActivationHome& home = map_.activation(index);
   if (home.tier == Tier::device) {
     fetch_activations_ahead();
@@ -164,31 +166,50 @@ Task<Engine::LentActivation> Engine::unstash_task(std::uint32_t index) {
   co_return LentActivation{activation_buffer(activation.slot), activation.ready};
 }
 
-// The program holds its own beside these, so that they never take a buffer that it needs.
+// Buffers for these are beside those of the program, so that they never take one that it needs.
 void Engine::fetch_activations_ahead() {
-  for (auto next = stashed_.rbegin();
-       next != stashed_.rend() && activations_ahead_.size() < kActivationsAhead; ++next) {
-    const Activation& activation = activations_[*next];
-    if (map_.activation(*next).tier == Tier::device || activation.dropped) continue;
-    if (std::ranges::find(activations_ahead_, *next) != activations_ahead_.end()) continue;
-    activations_ahead_.push_back(*next);
-    fetch_activation(*next);
+  if (unstashed_before_.empty()) {
+    for (auto next = stashed_.rbegin(); next != stashed_.rend(); ++next) {
+      if (!fetch_ahead(*next)) return;
+    }
+    return;
+  }
+  for (std::size_t i = unstashed_.size(); i < unstashed_before_.size(); ++i) {
+    const std::uint32_t next = unstashed_before_[i];
+    // What has not been stashed yet is not fetched, and nothing behind it.
+    if (std::ranges::find(stashed_, next) == stashed_.end() || !fetch_ahead(next)) return;
+  }
+}
+
+// False when no more can be fetched ahead.
+bool Engine::fetch_ahead(std::uint32_t index) {
+  if (activations_ahead_.size() == kActivationsAhead) return false;
+  const bool is_there = map_.activation(index).tier == Tier::device;
+  if (is_there || activations_[index].dropped ||
+      std::ranges::find(activations_ahead_, index) != activations_ahead_.end()) {
+    return true;
+  }
+  activations_ahead_.push_back(index);
+  fetch_activation(index);
+  return true;
+}
+
+void Engine::drop_fetched_activation(std::uint32_t index) {
+  Activation& activation = activations_[index];
+  if (activation.fetched.is_open()) {
+    background_.start(release_activation_buffer(index, activation.ready));
+  } else {
+    activation.dropped = true;
   }
 }
 
 void Engine::drop_fetched_activations() {
-  for (const std::uint32_t index : activations_ahead_) {
-    Activation& activation = activations_[index];
-    if (activation.fetched.is_open()) {
-      background_.start(release_activation_buffer(index, activation.ready));
-    } else {
-      activation.dropped = true;
-    }
-  }
+  for (const std::uint32_t index : activations_ahead_) drop_fetched_activation(index);
   activations_ahead_.clear();
 }
 
-Task<> Engine::end_activation_task(std::uint32_t index, Event last_use) {
+Task<> Engine::end_activation_task(std::uint32_t index, Event last_use, bool wanted_again) {
+  if (wanted_again) stashed_.push_back(index);
   if (map_.activation(index).tier == Tier::device) activations_[index].ready = last_use;
   co_await release_activation_buffer(index, last_use);
 }
@@ -196,6 +217,8 @@ Task<> Engine::end_activation_task(std::uint32_t index, Event last_use) {
 Task<> Engine::forget_activations_task() {
   drop_fetched_activations();
   stashed_.clear();
+  if (!unstashed_.empty()) unstashed_before_.swap(unstashed_);
+  unstashed_.clear();
   co_return;
 }
 
@@ -211,8 +234,8 @@ Engine::LentActivation Engine::unstash(std::uint32_t index) {
   return executor_.run_blocking(unstash_task(index));
 }
 
-void Engine::end_activation(std::uint32_t index, Event last_use) {
-  executor_.start(background_, end_activation_task(index, last_use));
+void Engine::end_activation(std::uint32_t index, Event last_use, bool wanted_again) {
+  executor_.start(background_, end_activation_task(index, last_use, wanted_again));
 }
 
 void Engine::forget_activations() {

@@ -74,7 +74,7 @@ void Engine::release_gather(GatheringId id, const LastUses& last_uses) {
   executor_.start(background_, release_task(id, last_uses));
 }
 
-std::span<std::byte> Engine::acquire_gradients(UnitId unit) {
+Engine::GradientBuffers Engine::acquire_gradients(UnitId unit) {
   return executor_.run_blocking(acquire_gradients_task(unit));
 }
 

@@ -155,9 +155,15 @@ class Engine {
   // One holder less; the bytes return once `last_uses` have fired. Does not block. Any thread.
   void release_gather(GatheringId id, const LastUses& last_uses);
 
+  // `lent` is for the program; where its type is not that of the wire, the program's gradients are
+  // converted into `wire` before reduce().
+  struct GradientBuffers {
+    std::span<std::byte> wire;
+    std::span<std::byte> lent;
+  };
   // The gradient buffer, its bytes unspecified. Throws Error(budget_exceeded) while it is lent.
   // Blocks until the buffer is free.
-  std::span<std::byte> acquire_gradients(UnitId unit);
+  GradientBuffers acquire_gradients(UnitId unit);
   // Ends the loan: reduces the buffer after `written`. Does not block on data.
   void reduce(UnitId unit, Event written, Contribution contribution);
   // Ends the loan without reducing.
@@ -202,8 +208,9 @@ class Engine {
   // Brings back what was kept. Throws Error(invalid_argument) when nothing was, and the error of
   // its way to its home or back. Blocks as gather() does.
   LentActivation unstash(std::uint32_t index);
-  // Ends either without keeping what the buffer holds. Does not block.
-  void end_activation(std::uint32_t index, Event last_use);
+  // Ends either without keeping what the buffer holds. `wanted_again`: what came from the home, and
+  // is still there, may be brought back once more. Does not block.
+  void end_activation(std::uint32_t index, Event last_use, bool wanted_again);
   // What was kept is not wanted any more. Does not block.
   void forget_activations();
 
@@ -291,7 +298,9 @@ class Engine {
   Task<LentActivation> unstash_task(std::uint32_t index);
   void fetch_activations_ahead();
   void drop_fetched_activations();
-  Task<> end_activation_task(std::uint32_t index, Event last_use);
+  bool fetch_ahead(std::uint32_t index);
+  void drop_fetched_activation(std::uint32_t index);
+  Task<> end_activation_task(std::uint32_t index, Event last_use, bool wanted_again);
   Task<> forget_activations_task();
 
   // gather.cpp
@@ -316,7 +325,7 @@ class Engine {
                      std::vector<ShardedBuffer>& buffers) const;
 
   // gradients.cpp
-  Task<std::span<std::byte>> acquire_gradients_task(UnitId unit);
+  Task<GradientBuffers> acquire_gradients_task(UnitId unit);
   Task<> reduce_task(UnitId unit, Event written, Contribution contribution);
   Task<> add_reduced(UnitId unit, std::span<const ShardedBuffer> buffers,
                      Contribution contribution);
@@ -440,6 +449,8 @@ class Engine {
   std::deque<Activation> activations_;
   std::vector<std::uint32_t> stashed_;            // in the order of their stashing
   std::vector<std::uint32_t> activations_ahead_;  // fetched, and not asked for yet
+  std::vector<std::uint32_t> unstashed_;          // in this step
+  std::vector<std::uint32_t> unstashed_before_;   // in the last step that unstashed any
   SlabSet lent_gradient_;
   std::span<std::byte> gradient_buffer_;
   TaskGroup fetches_;     // their errors surface in gather() and finish_gradients()

@@ -7,16 +7,18 @@
 
 namespace strata {
 
-Task<std::span<std::byte>> Engine::acquire_gradients_task(UnitId unit) {
+Task<Engine::GradientBuffers> Engine::acquire_gradients_task(UnitId unit) {
   if (lent_gradient_.size() > 0) {
     throw Error(ErrorCode::budget_exceeded,
                 "the gradient buffer is lent already: reduce() the previous gradients first",
                 {.unit = g_.layout.units[unit.value].name});
   }
   lent_gradient_ = co_await gradient_slots_.acquire(1);
-  gradient_buffer_ = lent_gradient_[0].first(gradient_bytes(g_.layout, g_.table, unit).value);
+  gradient_buffer_ = lent_gradient_[0].first(lent_gradient_bytes(g_.layout, g_.table, unit).value);
   device_.note_lease(gradient_buffer_);
-  co_return gradient_buffer_;
+  const std::size_t wire = gradient_bytes(g_.layout, g_.table, unit).value;
+  const bool one = gradient_buffer_.size() == wire;
+  co_return GradientBuffers{gradient_buffer_.first(wire), gradient_buffer_.subspan(one ? 0 : wire)};
 }
 
 Task<> Engine::drop_gradients_task(Event last_use) {
@@ -41,7 +43,8 @@ Task<> Engine::reduce_task(UnitId unit, Event written, Contribution contribution
     const TimelineMarks::Mark mark = marks_.begin(collective_stream_);
     communicator_.reduce_scatter(collective_stream_, buffers);
     marks_.end(mark, collective_stream_, TimelineRow::collectives, label("reduce", unit));
-    reduced_ += (g_.layout.group_size - 1) * buffer.size() / g_.layout.group_size;
+    reduced_ += (g_.layout.group_size - 1) * gradient_bytes(g_.layout, g_.table, unit).value /
+                g_.layout.group_size;
     done = device_.record(collective_stream_);
     wait_for_reduced(unit, done);
     turn.end();

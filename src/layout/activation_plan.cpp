@@ -23,7 +23,7 @@ ActivationPlan plan_activations(const ActivationNeeds& needs, const TierFraction
   for (std::uint32_t i = 0; i < needs.count; ++i) {
     plan.homes.push_back(i < on_nvme ? Tier::nvme : i < off_device ? Tier::host : Tier::device);
   }
-  if (off_device > 0) plan.slots = needs.live + kActivationsAhead;
+  if (off_device > 0) plan.slots = needs.live + kActivationsAhead + kActivationsLeaving;
   if (on_nvme > 0) plan.staging = kTilesInFlight;
   return plan;
 }

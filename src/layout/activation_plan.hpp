@@ -25,6 +25,8 @@ struct ActivationPlan {
 
 // Fetched ahead of unstash(), beside those that the program holds.
 inline constexpr std::uint32_t kActivationsAhead = 2;
+// On their way home beside all these, before a stash() waits for them.
+inline constexpr std::uint32_t kActivationsLeaving = 2;
 
 ActivationPlan plan_activations(const ActivationNeeds& needs, const TierFractions& homes);
 

@@ -111,7 +111,8 @@ std::pair<Bytes, std::string> largest_gathered(const Layout& layout, const State
 }
 
 std::pair<Bytes, std::string> largest_gradient(const Layout& layout, const StateTable& table) {
-  return largest_unit(layout, [&](UnitId unit) { return gradient_bytes(layout, table, unit); });
+  return largest_unit(layout,
+                      [&](UnitId unit) { return lent_gradient_bytes(layout, table, unit); });
 }
 
 // Calls `visit(segment, tile)` for every tile.
@@ -144,6 +145,12 @@ Bytes gathered_bytes(const Layout& layout, const StateTable& table, UnitId unit)
 
 Bytes gradient_bytes(const Layout& layout, const StateTable& table, UnitId unit) {
   return unit_bytes(layout, unit, table.wire, true);
+}
+
+Bytes lent_gradient_bytes(const Layout& layout, const StateTable& table, UnitId unit) {
+  const Bytes wire = gradient_bytes(layout, table, unit);
+  if (table.lent == table.wire) return wire;
+  return wire + wire / size_of(table.wire).value * size_of(table.lent).value;
 }
 
 Bytes rest_bytes(const Tile& tile, KindId kind, const StateTable& table) {

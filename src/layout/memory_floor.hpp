@@ -38,6 +38,9 @@ std::uint32_t gradient_slabs(const Tile& tile, const StateTable& table);
 // trainable one).
 Bytes gathered_bytes(const Layout& layout, const StateTable& table, UnitId unit);
 Bytes gradient_bytes(const Layout& layout, const StateTable& table, UnitId unit);
+// With the buffer that the trainer fills behind it, where that has another type: the same elements
+// at the same places.
+Bytes lent_gradient_bytes(const Layout& layout, const StateTable& table, UnitId unit);
 
 // Bytes of a tile's kind at rest, rounded as its tier asks.
 Bytes rest_bytes(const Tile& tile, KindId kind, const StateTable& table);

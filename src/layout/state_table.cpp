@@ -19,6 +19,7 @@ StateTable make_state_table(UpdateRule rule, const PrecisionPolicy& precision) {
   StateTable table;
   table.rule = rule;
   table.wire = precision.wire;
+  table.lent = precision.wide_gradients ? DType::fp32 : precision.wire;
   table.accumulates = precision.accumulates;
   table.kinds = {{"param", precision.param},
                  {"grad", precision.accumulates ? DType::fp32 : precision.wire}};

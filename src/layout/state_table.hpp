@@ -28,7 +28,8 @@ struct StateTable {
   UpdateRule rule = UpdateRule::adamw;
   KindId master;  // the weights that the optimizer updates; kParamKind: the parameters themselves
   KindId first_moment;       // the others follow
-  DType wire = DType::bf16;  // dtype of a gradient in the device buffer and in collectives
+  DType wire = DType::bf16;  // dtype of a gradient in collectives
+  DType lent = DType::bf16;  // of the trainer's buffer
   // Several reductions may make up one gradient, which then rests in fp32.
   bool accumulates = false;
 
@@ -41,6 +42,7 @@ struct StateTable {
 struct PrecisionPolicy {
   DType param = DType::bf16;
   DType wire = DType::bf16;
+  bool wide_gradients = false;  // the trainer's buffer is fp32 whatever goes over the wire
   // The gradient rests in the wire dtype when one reduction completes it, else in fp32.
   bool accumulates = false;
   bool fp32_masters = true;  // beside parameters of 16 bits

@@ -24,14 +24,13 @@ void SessionImpl::check_activation(std::uint32_t index, std::string_view call) c
   }
 }
 
-ActivationLease SessionImpl::lease_of(std::uint32_t index, bool keeps, StreamId stream,
+ActivationLease SessionImpl::lease_of(std::uint32_t index, StreamId stream,
                                       const Engine::LentActivation& lent) {
   if (lent.ready.recorded()) device_->wait(stream, lent.ready);
   ++live_activations_;
   ActivationLease lease;
   lease.session_ = shared_from_this();
   lease.index_ = index;
-  lease.keeps_ = keeps;
   lease.stream_ = stream;
   lease.buffer_ = lent.memory.first(options_.activations.size.value);
   return lease;
@@ -40,23 +39,26 @@ ActivationLease SessionImpl::lease_of(std::uint32_t index, bool keeps, StreamId 
 ActivationLease SessionImpl::stash(std::uint32_t index, StreamId stream) {
   return guarded([&] {
     check_activation(index, "stash");
-    return lease_of(index, true, stream, engine_->lend_activation(index));
+    ActivationLease lease = lease_of(index, stream, engine_->lend_activation(index));
+    lease.at_end_ = ActivationLease::AtEnd::stash;
+    return lease;
   });
 }
 
 ActivationLease SessionImpl::unstash(std::uint32_t index, StreamId stream) {
   return guarded([&] {
     check_activation(index, "unstash");
-    return lease_of(index, false, stream, engine_->unstash(index));
+    return lease_of(index, stream, engine_->unstash(index));
   });
 }
 
-void SessionImpl::end_activation(std::uint32_t index, bool keeps, StreamId stream) noexcept {
+void SessionImpl::end_activation(std::uint32_t index, ActivationLease::AtEnd what,
+                                 StreamId stream) noexcept {
   const Event last_use = device_->record(stream);
-  if (keeps) {
+  if (what == ActivationLease::AtEnd::stash) {
     engine_->keep_activation(index, last_use);
   } else {
-    engine_->end_activation(index, last_use);
+    engine_->end_activation(index, last_use, what == ActivationLease::AtEnd::keep);
   }
   --live_activations_;
 }
@@ -68,7 +70,7 @@ ActivationLease& ActivationLease::operator=(ActivationLease&& other) noexcept {
     end();
     session_ = std::move(other.session_);
     index_ = other.index_;
-    keeps_ = other.keeps_;
+    at_end_ = other.at_end_;
     stream_ = other.stream_;
     buffer_ = other.buffer_;
   }
@@ -78,13 +80,18 @@ ActivationLease& ActivationLease::operator=(ActivationLease&& other) noexcept {
 ActivationLease::~ActivationLease() { end(); }
 
 void ActivationLease::discard() noexcept {
-  keeps_ = false;
+  at_end_ = AtEnd::drop;
+  end();
+}
+
+void ActivationLease::keep() noexcept {
+  if (at_end_ == AtEnd::drop) at_end_ = AtEnd::keep;
   end();
 }
 
 void ActivationLease::end() noexcept {
   if (const auto session = std::exchange(session_, nullptr)) {
-    session->end_activation(index_, keeps_, stream_);
+    session->end_activation(index_, at_end_, stream_);
   }
 }
 

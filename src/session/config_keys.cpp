@@ -174,6 +174,11 @@ constexpr std::array kKeys = {
         .field = [](Config& c) -> Field { return &c.precision.reduce; },
         .default_from = "precision.param",
         .doc = "Type of gradients in the trainer's buffer and on the wire between ranks."},
+    Key{.path = "precision.wide_gradients",
+        .field = [](Config& c) -> Field { return &c.precision.wide_gradients; },
+        .doc = "The trainer's gradient buffer is fp32 and is rounded to `precision.reduce` once, "
+               "when it is reduced: for trainers that add up micro-batches in it. Takes 4 more "
+               "bytes for each parameter of the largest unit."},
     Key{.path = "precision.master",
         .field = [](Config& c) -> Field { return &c.precision.master; },
         .doc = "The weights that the optimizer updates: fp32 beside 16-bit parameters, or the "

@@ -58,6 +58,7 @@ GradientLease& GradientLease::operator=(GradientLease&& other) noexcept {
     unit_ = other.unit_;
     stream_ = other.stream_;
     buffer_ = other.buffer_;
+    wire_ = other.wire_;
   }
   return *this;
 }

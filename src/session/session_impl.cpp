@@ -36,6 +36,7 @@ StateTable state_table_for(const Model& model, const Config& config) {
   return make_state_table(update_rule_of(config.optimizer),
                           {.param = config.precision.param,
                            .wire = config.precision.reduce,
+                           .wide_gradients = config.precision.wide_gradients,
                            .accumulates = reduced_twice || config.engine.max_micro_batches > 1,
                            .fp32_masters = config.precision.master == Config::Masters::fp32,
                            .moments = config.precision.moments});
@@ -233,7 +234,7 @@ void SessionImpl::make_geometry() {
   g.max_live_units = config_.engine.max_live_units;
   for (std::uint32_t u = 0; u < g.layout.units.size(); ++u) {
     g.gather_slot = std::max(g.gather_slot, gathered_bytes(g.layout, g.table, UnitId{u}));
-    g.gradient_slot = std::max(g.gradient_slot, gradient_bytes(g.layout, g.table, UnitId{u}));
+    g.gradient_slot = std::max(g.gradient_slot, lent_gradient_bytes(g.layout, g.table, UnitId{u}));
   }
   g.staging = plan_staging(g.layout, g.table, g.placement, g.tile_elems);
   g.activations = plan_activations(options_.activations, config_.placement.activation);

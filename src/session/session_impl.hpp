@@ -62,7 +62,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   void end_gather(UnitId unit, GatheringId gathering, std::span<const StreamId> streams,
                   const TimelineMarks::Mark& mark) noexcept;
   void end_gradients(StreamId stream) noexcept;
-  void end_activation(std::uint32_t index, bool keeps, StreamId stream) noexcept;
+  void end_activation(std::uint32_t index, ActivationLease::AtEnd what, StreamId stream) noexcept;
   void end_scratch(std::span<std::byte> memory) noexcept { surplus_.release(memory); }
   TensorView tensor_view(UnitId unit, TensorId tensor, std::span<std::byte> buffer) const;
   GradientView gradient_view(UnitId unit, TensorId tensor, std::span<std::byte> buffer);
@@ -147,7 +147,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   bool updates_began() const;
   void check_unit(UnitId unit) const;
   void check_activation(std::uint32_t index, std::string_view call) const;
-  ActivationLease lease_of(std::uint32_t index, bool keeps, StreamId stream,
+  ActivationLease lease_of(std::uint32_t index, StreamId stream,
                            const Engine::LentActivation& lent);
   void check_step_options(const StepOptions& options) const;
 

@@ -309,13 +309,14 @@ GradientLease SessionImpl::gradients(UnitId unit, StreamId stream) {
     }
     const Stopwatch watch(*marks_, step_.seconds.gradient_wait,
                           marks_->label("gradients", model_.unit(unit).name));
-    const std::span<std::byte> buffer = engine_->acquire_gradients(unit);
+    const auto [wire, buffer] = engine_->acquire_gradients(unit);
     device_->zero(stream, buffer.data(), Bytes{buffer.size()});
     GradientLease lease;
     lease.session_ = shared_from_this();
     lease.unit_ = unit;
     lease.stream_ = stream;
     lease.buffer_ = buffer;
+    lease.wire_ = wire;
     return lease;
   });
 }
@@ -334,7 +335,7 @@ GradientView SessionImpl::gradient_view(UnitId unit, TensorId tensor, std::span<
                 {.unit = model_.unit(unit).name});
   }
   step_.present[tensor_index(unit, tensor)] = 1;
-  const DType dtype = geometry_.table.wire;
+  const DType dtype = geometry_.table.lent;
   return {buffer.data() + range.begin_elems * size_of(dtype).value, dtype, range.count_elems};
 }
 
@@ -357,6 +358,15 @@ void SessionImpl::reduce(GradientLease lease, StreamId stream) {
     std::erase(step_.reduce_order, unit);
     step_.reduce_order.push_back(unit);
     lease.session_.reset();
+    const DType wire = geometry_.table.wire;
+    if (geometry_.table.lent != wire) {
+      device_->element_op(stream,
+                          ConvertOp{.to = lease.wire_.data(),
+                                    .to_dtype = wire,
+                                    .from = lease.buffer_.data(),
+                                    .from_dtype = geometry_.table.lent,
+                                    .count_elems = lease.wire_.size() / size_of(wire).value});
+    }
     const bool last = made + 1 == declared_reductions(unit);
     const bool early = last && updates_early(unit);
     if (early) {
