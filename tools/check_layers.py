@@ -18,6 +18,7 @@ FACTORIES = ("src/session/factory.cpp", "src/session/factory_communicators.cpp")
 # Room -> the rooms that it may include, besides itself.
 BELOW = {"base": set(), "ports": {"base"}, "config": {"base"}}
 BELOW["files"] = {"ports", "base"}
+BELOW["safetensors"] = BELOW["files"] | {"files"}
 BELOW |= {adapter: {"ports", "base"} for adapter in ADAPTERS}
 for adapter in ("posix", "uring", "paced"):
     BELOW[adapter] = BELOW["files"] | {"files"}
@@ -48,6 +49,7 @@ PUBLIC_HEADERS = {
     "log.hpp": "base",
     "memory_plan.hpp": "layout",
     "model.hpp": "layout",
+    "safetensors.hpp": "safetensors",
     "session.hpp": "session",
     "types.hpp": "base",
 }
