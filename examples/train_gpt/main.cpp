@@ -10,6 +10,7 @@
 #include "options.hpp"
 #include "output.hpp"
 #include "run.hpp"
+#include "strata/safetensors.hpp"
 #include "summary.hpp"
 
 namespace {
@@ -23,12 +24,20 @@ std::optional<RunInputs> prepare(int argc, char** argv, const Job& job, Output& 
     if (job.is_first()) output.write(*line.help);
     return std::nullopt;
   }
-  RunInputs inputs{line.options, load_config(line.options), nullptr};
+  RunInputs inputs{line.options, load_config(line.options), nullptr, nullptr};
   schedule_of(inputs.options, inputs.config);
   inputs.data = blaming_data([&] {
     return std::make_unique<Dataset>(inputs.options.data_path, inputs.options.format,
                                      inputs.options.model.vocab, inputs.options.model.sequence);
   });
+  if (!inputs.options.init_from.empty()) {
+    inputs.pretrained = blaming_data([&] {
+      return std::make_unique<Pretrained>(inputs.options.init_from, inputs.options.model);
+    });
+  }
+  if (job.is_first() && !inputs.options.export_directory.empty()) {
+    strata::safetensors::Writer::check_destination(inputs.options.export_directory);
+  }
   if (job.is_first() && !inputs.options.summary_json_path.empty()) {
     check_summary_path(inputs.options.summary_json_path);
   }

@@ -24,7 +24,7 @@ constexpr std::string_view kPartial = ".partial";
 
 [[noreturn]] void fail_destination(const std::string& directory, std::string_view what,
                                    int errnum = 0) {
-  throw Error(ErrorCode::config, fmt::format("cannot export to {}: {}", directory, what),
+  throw Error(ErrorCode::config, fmt::format("the directory of the export {}", what),
               {.errnum = errnum, .path = directory});
 }
 
@@ -40,18 +40,19 @@ void refuse_model(const std::string& directory) {
   for (const fs::directory_iterator end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
     if (name.ends_with(kPartial)) {
-      fail_destination(directory, fmt::format("{} is left of another export; remove it once that "
-                                              "has ended",
-                                              in_quotes(name)));
+      fail_destination(directory,
+                       fmt::format("holds {}, left of another export; remove it once that "
+                                   "has ended",
+                                   in_quotes(name)));
     }
     if (name == "config.json" ||
         (name.starts_with("model") && name.find(".safetensors") != name.npos)) {
-      fail_destination(directory, fmt::format("it holds a model already ({}); name another "
+      fail_destination(directory, fmt::format("holds a model already ({}); name another "
                                               "directory or remove that",
                                               in_quotes(name)));
     }
   }
-  if (error) fail_destination(directory, "it cannot be read", error.value());
+  if (error) fail_destination(directory, "cannot be read", error.value());
 }
 
 std::string parent_of(const std::string& directory) {
@@ -98,17 +99,20 @@ std::string partial(const std::string& path) { return path + std::string(kPartia
 void check_destination(const std::string& directory) {
   struct stat status {};
   if (::stat(directory.c_str(), &status) != 0) {
-    if (errno != ENOENT) fail_destination(directory, "it cannot be inspected", errno);
+    if (errno != ENOENT) fail_destination(directory, "cannot be inspected", errno);
     const std::string parent = parent_of(directory);
-    if (!exists(parent)) fail_destination(directory, parent + " does not exist; create it");
+    if (!exists(parent)) {
+      fail_destination(directory,
+                       fmt::format("cannot be made: {} does not exist; create it", parent));
+    }
     if (::faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-      fail_destination(directory, parent + " is not writable", errno);
+      fail_destination(directory, fmt::format("cannot be made: {} is not writable", parent), errno);
     }
     return;
   }
-  if (!S_ISDIR(status.st_mode)) fail_destination(directory, "it is not a directory");
+  if (!S_ISDIR(status.st_mode)) fail_destination(directory, "is not a directory; name another");
   if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    fail_destination(directory, "it is not writable", errno);
+    fail_destination(directory, "is not writable; name another", errno);
   }
   refuse_model(directory);
 }
@@ -116,7 +120,7 @@ void check_destination(const std::string& directory) {
 bool make_destination(const std::string& directory) {
   check_destination(directory);
   if (::mkdir(directory.c_str(), 0777) == 0) return true;
-  if (errno != EEXIST) fail_destination(directory, "it cannot be created", errno);
+  if (errno != EEXIST) fail_destination(directory, "cannot be made", errno);
   return false;
 }
 
