@@ -10,6 +10,7 @@ where torch, transformers or safetensors are missing:
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -18,14 +19,16 @@ import subprocess
 import sys
 import tempfile
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import torch
-    import transformers
-    from safetensors.torch import load_file
-except ImportError as missing:
-    print(f"skipped: {missing}")
+missing = [name for name in ("torch", "transformers", "safetensors")
+           if importlib.util.find_spec(name) is None]
+if missing:
+    print(f"skipped: {' and '.join(missing)} not installed")
     sys.exit(77)
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 
 SEQUENCE = 256
 TOLERANCE = 1e-4

@@ -82,9 +82,10 @@ TEST_F(SafetensorsReader, WidensEveryTypeExactlyAndReadsAnyRange) {
   reader.read(*reader.find("h"), 1, two);
   EXPECT_THAT(two, ElementsAre(-0.0F, 65504.0F));
   reader.read(*reader.find("w"), 4, std::span<float>());
-  for (const auto& [name, offset] : {std::pair("w", 3U), {"w", 5U}, {"i", 0U}}) {
-    const Error error = error_of([&] { reader.read(*reader.find(name), offset, two); });
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << name;
+  for (const auto& wrong : {std::pair("w", 3U), {"w", 5U}, {"i", 0U}}) {
+    const Tensor& tensor = *reader.find(wrong.first);
+    const Error error = error_of([&] { reader.read(tensor, wrong.second, two); });
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << tensor.name;
   }
   EXPECT_EQ(reader.find("v"), nullptr);
   EXPECT_TRUE(reader.notices().empty());

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -263,8 +264,8 @@ TEST_F(SafetensorsWriter, MistakesOfTheCallerAreTold) {
   EXPECT_EQ(error_of([&] { writer.commit(); }).code(), ErrorCode::invalid_argument);
   writer.create();
   const std::vector<float> two(2);
-  for (const auto& [tensor, offset] : {std::pair(0U, 1U), {0U, 3U}, {1U, 0U}}) {
-    EXPECT_EQ(error_of([&] { writer.write(tensor, offset, two); }).code(),
+  for (const auto& wrong : {std::pair(0U, 1U), {0U, 3U}, {1U, 0U}}) {
+    EXPECT_EQ(error_of([&] { writer.write(wrong.first, wrong.second, two); }).code(),
               ErrorCode::invalid_argument);
   }
 }
@@ -278,10 +279,10 @@ TEST_F(SafetensorsWriter, NoFiniteValueBecomesInfinite) {
   write(0, 65519.996F);
   write(0, -HUGE_VALF);
   write(1, 0x1.FEFFFEp127F);
-  for (const auto& [tensor, value] : {std::pair(0U, 65520.0F), {0U, -1e6F}, {1U, 0x1.FFp127F}}) {
-    const Error error = error_of([&] { write(tensor, value); });
+  for (const auto& large : {std::pair(0U, 65520.0F), {0U, -1e6F}, {1U, 0x1.FFp127F}}) {
+    const Error error = error_of([&] { write(large.first, large.second); });
     EXPECT_EQ(error.code(), ErrorCode::config);
-    EXPECT_THAT(error.what(), HasSubstr(tensor == 0 ? "tensor \"h\"" : "tensor \"b\""));
+    EXPECT_THAT(error.what(), HasSubstr(large.first == 0 ? "tensor \"h\"" : "tensor \"b\""));
     EXPECT_THAT(error.what(), HasSubstr("cannot hold; export another type"));
   }
 }

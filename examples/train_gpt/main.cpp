@@ -13,9 +13,8 @@
 #include "strata/safetensors.hpp"
 #include "summary.hpp"
 
+namespace train_gpt {
 namespace {
-
-using namespace train_gpt;
 
 // Everything that can be wrong before a session opens. Empty when there is nothing to run.
 std::optional<RunInputs> prepare(int argc, char** argv, const Job& job, Output& output) {
@@ -55,14 +54,19 @@ Outcome run(int argc, char** argv, Job& job) {
   return job.agree(attempt([&] { return Outcome{run_training(*inputs, job, output)}; }));
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const Outcome outcome = attempt([&] {
+Outcome run_job(int argc, char** argv) {
+  return attempt([&] {
     interrupt::install();
     Job job;
     return run(argc, argv, job);
   });
+}
+
+}  // namespace
+}  // namespace train_gpt
+
+int main(int argc, char** argv) {
+  const train_gpt::Outcome outcome = train_gpt::run_job(argc, argv);
   if (!outcome.message.empty()) fmt::print(stderr, "train_gpt: error: {}\n", outcome.message);
   return static_cast<int>(outcome.code);
 }

@@ -59,8 +59,8 @@ std::vector<std::vector<std::size_t>> deal(std::span<const OutputTensor> tensors
     in_file += bytes;
   }
   for (auto& file : files) {
-    std::ranges::stable_partition(file,
-                                  [&](std::size_t t) { return tensors[t].dtype == DType::fp32; });
+    std::stable_partition(file.begin(), file.end(),
+                          [&](std::size_t t) { return tensors[t].dtype == DType::fp32; });
   }
   return files;
 }
