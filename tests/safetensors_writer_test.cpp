@@ -304,6 +304,28 @@ TEST_F(SafetensorsWriter, AFullDiskIsToldBeforeTheFirstElement) {
   EXPECT_FALSE(std::filesystem::exists(directory));
 }
 
+// A file system that promises more than the device below it can hold.
+TEST_F(SafetensorsWriter, ADeviceThatFillsUpLaterIsToldBeforeTheRename) {
+  std::string why_not;
+  const auto small = LoopFileSystem::mount({.size = 16_MiB}, why_not);
+  if (small == nullptr) GTEST_SKIP() << why_not;
+  const auto thin = LoopFileSystem::mount({.size = 64_MiB, .parent = small->path()}, why_not);
+  ASSERT_NE(thin, nullptr) << why_not;
+  const std::string directory = thin->path() + "/out";
+  {
+    Writer writer(directory, {{"a", DType::fp32, {8 << 20}}});
+    writer.create();
+    const Error error = error_of([&] {
+      writer.write(0, 0, std::vector<float>(8 << 20, 1.0F));
+      writer.commit();
+    });
+    EXPECT_TRUE(error.code() == ErrorCode::io || error.code() == ErrorCode::no_space);
+    EXPECT_THAT(error.what(), HasSubstr("model.safetensors.partial"));
+    EXPECT_FALSE(std::filesystem::exists(directory + "/model.safetensors"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory));
+}
+
 TEST_F(SafetensorsWriter, AWriteThatFailsIsToldAndLeavesNothing) {
   rlimit old{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);

@@ -167,6 +167,7 @@ SELF_TESTS = [
     ("tools/strata/bare_loop.cpp", "#include <liburing.h>", None),
     ("tools/strata/a.cpp", '#include "paced/x.hpp"', None),
     ("src/paced/a.cpp", '#include "files/x.hpp"', None),
+    ("src/safetensors/a.cpp", '#include "files/x.hpp"', None),
     ("examples/e/a.cpp", '#include "strata/session.hpp"', None),
     ("src/base/a.cpp", '#include "layout/x.hpp"', "base stands not above layout"),
     ("src/layout/a.cpp", '#include "memory/x.hpp"', "layout stands not above memory"),
