@@ -423,7 +423,7 @@ class Meeting {
 
  private:
   struct Place final : Job {
-    explicit Place(Meeting& its_meeting) : meeting(its_meeting) {}
+    explicit Place(Meeting& its_meeting) : Job({}), meeting(its_meeting) {}
     virtual ~Place() = default;
     void run() override {
       cpus = cpus_of_this_thread();

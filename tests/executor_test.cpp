@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/slab_pool.hpp"
+#include "engine/worker_pool.hpp"
 #include "strata/error.hpp"
 #include "support/simulated_disk.hpp"
 #include "support/test_machine.hpp"
@@ -96,7 +97,7 @@ TEST_F(ExecutorTest, TasksRunOnTheLoopsThreadAndWorkDoesNot) {
       executor.run_blocking([](Executor& on) -> Task<std::array<std::thread::id, 3>> {
         std::array<std::thread::id, 3> ids;
         ids[0] = std::this_thread::get_id();
-        co_await on.work([&ids] { ids[1] = std::this_thread::get_id(); });
+        co_await on.work({}, [&ids] { ids[1] = std::this_thread::get_id(); });
         ids[2] = std::this_thread::get_id();
         co_return ids;
       }(executor));
@@ -107,7 +108,7 @@ TEST_F(ExecutorTest, TasksRunOnTheLoopsThreadAndWorkDoesNot) {
 
 Task<> append_after_work(Executor& on, std::vector<int>& done, int value) {
   std::atomic<int> computed = 0;
-  co_await on.work([&] { computed = value; });
+  co_await on.work({}, [&] { computed = value; });
   done.push_back(computed);
 }
 
@@ -127,7 +128,7 @@ TEST_F(ExecutorTest, AGroupJoinsAllItsTasks) {
 }
 
 Task<> fail_after_work(Executor& on, std::string what) {
-  co_await on.work([] {});
+  co_await on.work({}, [] {});
   throw std::runtime_error(what);
 }
 

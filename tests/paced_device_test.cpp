@@ -25,7 +25,7 @@ class Stopwatch {
   std::int64_t begin_ns_ = clock_.now_ns();
 };
 
-DeviceUnderTest paced(std::string name, PacedLink link) {
+DeviceUnderTest paced(std::string name, LinkPace link) {
   return {.name = std::move(name), .make = [link](Bytes arena) {
             return std::make_unique<PacedDevice>(PacedDevice::Options{.arena = arena,
                                                                       .host_to_device = link,
@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Paced, DeviceConformance,
                                            paced("slow", {5e8, std::chrono::microseconds(20)})),
                          [](const auto& instance) { return instance.param.name; });
 
-constexpr PacedLink kLink{1e8, milliseconds(1)};  // 1 MB takes 10 + 1 ms
+constexpr LinkPace kLink{1e8, milliseconds(1)};  // 1 MB takes 10 + 1 ms
 
 class PacedDeviceTest : public ::testing::Test {
  protected:

@@ -15,7 +15,7 @@ class PacedPlace final : public IoPlace {
  public:
   std::unique_ptr<BlockIo> make() override { return make_with({}); }
   std::unique_ptr<BlockIo> make_with(PacedDisk::Options options) {
-    options.flush_seconds = 0;
+    options.pace.flush_seconds = 0;
     options.store = store_;
     return std::make_unique<PacedDisk>(options);
   }
@@ -81,12 +81,12 @@ class PacedDiskTest : public testing::Test {
 
   // 4 MiB take 42 ms to read and 84 ms to write.
   static PacedDisk::Options slow_disk() {
-    return {.read_bytes_per_second = 100e6,
-            .write_bytes_per_second = 50e6,
-            .half_duplex = true,
-            .request_latency_seconds = 0,
-            .flush_seconds = 0.005,
-            .flush_seconds_per_byte = 1e-8,
+    return {.pace = {.read_bytes_per_second = 100e6,
+                     .write_bytes_per_second = 50e6,
+                     .half_duplex = true,
+                     .request_latency_seconds = 0,
+                     .flush_seconds = 0.005,
+                     .flush_seconds_per_byte = 1e-8},
             .alignment = {.memory = Bytes{512}, .offset = Bytes{512}},
             .store = nullptr};
   }
@@ -113,7 +113,7 @@ TEST_F(PacedDiskTest, a_half_duplex_mix_takes_the_sum_and_a_full_duplex_mix_the_
   PacedDisk::Options options = slow_disk();
   std::vector<double> seconds;
   for (const bool half_duplex : {true, false}) {
-    options.half_duplex = half_duplex;
+    options.pace.half_duplex = half_duplex;
     start(options);
     std::vector<IoRequest> mix = reads();
     for (const IoRequest& write : writes()) mix.push_back(write);
@@ -127,7 +127,7 @@ TEST_F(PacedDiskTest, a_half_duplex_mix_takes_the_sum_and_a_full_duplex_mix_the_
 
 TEST_F(PacedDiskTest, latency_is_paid_once_for_requests_in_flight_together) {
   PacedDisk::Options options = slow_disk();
-  options.request_latency_seconds = 0.05;
+  options.pace.request_latency_seconds = 0.05;
   start(options);
   const double seconds = timed(reads());
   EXPECT_GE(seconds, kReadSeconds + 0.05);
@@ -161,7 +161,7 @@ TEST_F(PacedDiskTest, late_polls_do_not_slow_the_disk) {
 
 TEST_F(PacedDiskTest, waiting_costs_no_cpu) {
   PacedDisk::Options options = slow_disk();
-  options.read_bytes_per_second = 10e6;  // 0.42 s
+  options.pace.read_bytes_per_second = 10e6;  // 0.42 s
   start(options);
   const double cpu_before = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
   const double wall = timed(reads());

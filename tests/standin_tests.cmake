@@ -3,7 +3,7 @@
 # libraries: a real runtime on the link line would take the stand-in's place unnoticed.
 add_library(strata_standin_rooms STATIC support/standin/kernels_host.cpp)
 target_link_libraries(strata_standin_rooms PRIVATE strata_options strata_standin)
-foreach(room base files cpu posix self tcp layout memory plan optim engine config session cuda nccl
+foreach(room base files cpu posix self tcp virtual layout memory plan optim engine config session cuda nccl
              uring mpi)
   if(TARGET strata_${room})
     target_sources(strata_standin_rooms PRIVATE $<TARGET_OBJECTS:strata_${room}>)
@@ -27,7 +27,7 @@ strata_test(executor_standin_test SOURCES executor_test.cpp support/standin_mach
             LINK strata_on_standin GTest::gmock LABELS standin)
 strata_test(tile_io_standin_test SOURCES tile_io_test.cpp support/standin_machine.cpp
             LINK strata_on_standin GTest::gmock LABELS standin)
-strata_test(session_standin_test SOURCES session_test.cpp session_schedule_test.cpp session_update_test.cpp
+strata_test(session_standin_test SOURCES session_test.cpp session_activation_test.cpp session_schedule_test.cpp session_update_test.cpp
                                          support/standin_machine.cpp support/toy_program.cpp
                                          support/toy_runs.cpp
             LINK strata_on_standin GTest::gmock LABELS standin)

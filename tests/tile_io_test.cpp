@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/slab_pool.hpp"
+#include "engine/worker_pool.hpp"
 #include "strata/error.hpp"
 #include "support/simulated_disk.hpp"
 #include "support/test_machine.hpp"
@@ -198,7 +199,7 @@ TEST_F(TileIoTest, AProcessRunsItsPassOnRightInputsOnceOnAWorker) {
   const auto process = [&]() -> Task<> {
     const std::array inputs{tile(0, in)};
     co_await tiles_->fetch(inputs[0], IoPriority::stage);
-    co_await tiles_->process(inputs, outputs, [&] {
+    co_await tiles_->process(inputs, outputs, {}, [&] {
       passes.push_back(std::this_thread::get_id());
       for (std::size_t i = 0; i < kTile.value; ++i) {
         ASSERT_EQ(in.data[i], std::byte{5});

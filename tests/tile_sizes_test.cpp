@@ -10,6 +10,7 @@
 #include "base/rng.hpp"
 #include "cpu/cpu_device.hpp"
 #include "engine/tile_io.hpp"
+#include "engine/worker_pool.hpp"
 #include "memory/region.hpp"
 #include "session/factory.hpp"
 #include "strata/config.hpp"

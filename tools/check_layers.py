@@ -12,18 +12,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-ADAPTERS = {"cpu", "cuda", "uring", "posix", "paced", "mpi", "nccl", "self", "tcp"}
-FACTORIES = ("src/session/factory.cpp", "src/session/factory_communicators.cpp")
+ADAPTERS = {"cpu", "cuda", "uring", "posix", "paced", "virtual", "mpi", "nccl", "self", "tcp"}
+FACTORIES = ("src/session/factory.cpp", "src/session/factory_communicators.cpp",
+             "src/session/machine.cpp")
 
 # Room -> the rooms that it may include, besides itself.
 BELOW = {"base": set(), "ports": {"base"}, "config": {"base"}}
 BELOW["files"] = {"ports", "base"}
 BELOW["safetensors"] = BELOW["files"] | {"files"}
 BELOW |= {adapter: {"ports", "base"} for adapter in ADAPTERS}
-for adapter in ("posix", "uring", "paced"):
+for adapter in ("posix", "uring", "paced", "virtual"):
     BELOW[adapter] = BELOW["files"] | {"files"}
-# A paced device is a CPU device that takes its time.
-BELOW["paced"] = BELOW["paced"] | {"cpu"}
+# A paced device is a CPU device that takes its time. Paced and virtual ports share their arithmetic.
+BELOW["paced"] = BELOW["paced"] | {"cpu", "virtual"}
 # Its control plane is the TCP adapter's.
 BELOW["nccl"] = BELOW["tcp"] | {"tcp"}
 BELOW["nccl"] |= {"cuda", "tcp"}
@@ -32,7 +33,7 @@ BELOW["plan"] = BELOW["optim"] = BELOW["layout"] | {"layout", "memory"}
 BELOW["engine"] = BELOW["plan"] | {"plan", "optim"}
 BELOW["session"] = BELOW["engine"] | {"engine"}
 # `strata bench` measures on the paced ports, which no configuration can choose.
-BELOW["tools"] = BELOW["session"] | {"session", "paced"}
+BELOW["tools"] = BELOW["session"] | {"session", "paced", "virtual"}
 # An example is a user: it sees public headers only, whatever their room.
 BELOW["examples"] = set()
 
@@ -47,10 +48,12 @@ PUBLIC_HEADERS = {
     "element_ops.hpp": "base",
     "error.hpp": "base",
     "log.hpp": "base",
+    "machine.hpp": "session",
     "memory_plan.hpp": "layout",
     "model.hpp": "layout",
     "safetensors.hpp": "safetensors",
     "session.hpp": "session",
+    "timeline.hpp": "base",
     "types.hpp": "base",
 }
 

@@ -55,6 +55,7 @@ struct Config {
     TierFractions param;
     TierFractions grad;
     TierFractions optimizer;
+    TierFractions activation;  // by number: what is stashed first rests farthest away
     bool operator==(const Placement&) const = default;
   };
 

@@ -21,9 +21,19 @@ enum class MemoryPurpose : std::uint8_t {
   staging_gradient,
   staging_update,
   staging_checkpoint,
+  activations,
+  activation_slots,
+  staging_activation,
   communicator,
   scratch,
   outside,
+};
+
+// Activations that a program stashes between forward and backward, all of one size.
+struct ActivationNeeds {
+  std::uint32_t count = 0;
+  Bytes size;
+  std::uint32_t live = 2;  // leases that it holds at once
 };
 
 struct MemoryLine {

@@ -34,8 +34,12 @@
 #include "strata/log.hpp"
 #include "strata/memory_plan.hpp"
 #include "strata/model.hpp"
+#include "strata/timeline.hpp"
 
 namespace strata {
+
+class Simulation;
+struct MachineRates;  // strata/machine.hpp
 
 class Session;
 class SessionImpl;
@@ -81,6 +85,7 @@ class [[nodiscard]] GatherLease {
   std::span<std::byte> buffer_;
   std::array<StreamId, kMostStreams> streams_;
   std::size_t stream_count_ = 0;
+  std::shared_ptr<TimelineEntry> entry_;  // of the compute between gather and end
 };
 
 // A zeroed gradient buffer for one unit, in the reduce dtype. Asking for a tensor marks it present
@@ -101,6 +106,31 @@ class [[nodiscard]] GradientLease {
 
   std::shared_ptr<SessionImpl> session_;
   UnitId unit_;
+  StreamId stream_;
+  std::span<std::byte> buffer_;
+};
+
+// An activation's buffer on the device, valid in stream order until the lease ends, which does not
+// block. From stash(): ending it keeps what the work enqueued so far on the stream leaves in it.
+// From unstash(): what it holds is gone with the lease.
+class [[nodiscard]] ActivationLease {
+ public:
+  ActivationLease() = default;
+  ActivationLease(ActivationLease&&) noexcept;
+  ActivationLease& operator=(ActivationLease&&) noexcept;
+  ~ActivationLease();
+
+  std::span<std::byte> memory() const { return buffer_; }
+  // Ends the lease without keeping anything.
+  void discard() noexcept;
+
+ private:
+  friend class SessionImpl;
+  void end() noexcept;
+
+  std::shared_ptr<SessionImpl> session_;
+  std::uint32_t index_ = 0;
+  bool keeps_ = false;
   StreamId stream_;
   std::span<std::byte> buffer_;
 };
@@ -246,6 +276,9 @@ struct Backends {
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<Device> device;     // null: as the configuration says
   std::unique_ptr<BlockIo> block_io;  // null: as the configuration says
+  // Not null: the others are its ports, no state has values, and time is its own (predict()).
+  // Outlives the session.
+  Simulation* simulation = nullptr;
 };
 
 // The communicator that fits how this process was launched and what `config.device` computes on:
@@ -257,8 +290,22 @@ struct SessionOptions {
   // Scratch that the trainer will ask for, so that open() proves it together with the rest.
   Bytes device_scratch = {};
   Bytes host_scratch = {};
+  ActivationNeeds activations = {};
   LogSink log = {};
+  Timeline* timeline = nullptr;  // borrowed; what the session does while it records
 };
+
+// Seconds for which each resource of this rank has worked since open().
+struct BusySeconds {
+  double nvme = 0;            // at least one request was under way
+  double host_to_device = 0;  // of the streams of copies, collectives and updates
+  double device_to_host = 0;
+  double collectives = 0;
+  double device_updates = 0;
+  double workers = 0;  // summed over them
+  unsigned worker_count = 0;
+};
+BusySeconds operator-(const BusySeconds& a, const BusySeconds& b);
 
 class Session {
  public:
@@ -284,6 +331,11 @@ class Session {
   Session(Session&&) noexcept;
   Session& operator=(Session&&) = delete;
   ~Session();
+
+  // Measures what this machine does for this session, while all ranks do the same: its files,
+  // copies, collectives, workers and device updates, for some seconds. Writes at most 600 MB to its
+  // files. Collective, before any initialize(). Throws Error(invalid_argument) after it. Blocks.
+  MachineRates probe();
 
   // Sets a unit's parameters (and zeroes its optimizer state). `fill` is called on this thread for
   // every run of elements that this rank holds, and only for those. Until a unit is initialized
@@ -317,6 +369,16 @@ class Session {
   // declared reductions of this step were made already. Does not block on the data; with
   // optimizer.in_backward the last one waits for the unit's update of the step before.
   void reduce(GradientLease gradients, StreamId stream);
+
+  // Lends a device buffer for activation `index` (below SessionOptions::activations.count), its
+  // contents unspecified. When the lease ends they go to their home (placement.activation), from
+  // which unstash() brings them back once in the same step. Both throw Error(budget_exceeded) when
+  // activations.live leases are held. Block: stash() until a buffer is free, unstash() until the
+  // activation has been read and its copy is enqueued. What was stashed last is brought back ahead
+  // of the call.
+  ActivationLease stash(std::uint32_t index, StreamId stream);
+  // Throws Error(invalid_argument) when it was not stashed.
+  ActivationLease unstash(std::uint32_t index, StreamId stream);
 
   // Runs a collective of the program's own (a tensor-parallel all-reduce, say) in the order of the
   // session's: `enqueue` is called once, on another thread, with the stream of all collectives.
@@ -355,6 +417,7 @@ class Session {
   const MemoryPlan& memory_plan() const;
   TierUsage usage(Tier tier) const;
   LinkBytes bytes_moved() const;  // since open()
+  BusySeconds busy_seconds() const;
   StorageFacts storage_facts() const;
   // The types of all states, the optimizer and the loss scale in one line, for whoever reads a log.
   std::string precision_text() const;
@@ -370,7 +433,8 @@ class Session {
     double host_to_device = 0;
     double device_to_host = 0;
   };
-  LinkFloor byte_floor(std::uint32_t micro_batches) const;
+  // `stashes`: of activations in a step.
+  LinkFloor byte_floor(std::uint32_t micro_batches, std::uint32_t stashes = 0) const;
 
   // Waits for all work, gives everything back and removes the run's files; if leases are still
   // held, the last of them to end does so. Idempotent; the destructor calls it. Blocks, also on a

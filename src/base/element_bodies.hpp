@@ -62,13 +62,13 @@ struct UpdateBody {
   STRATA_HOST_DEVICE void operator()(std::uint64_t index) const {
     float w = load(arrays.weights, arrays.weights_dtype, index);
     float m[Rule::kMoments + 1];  // one too many: there are no empty arrays
-    for (std::size_t k = 0; k < Rule::kMoments; ++k) {
+    for (std::size_t k = Rule::kMoments; k-- > 0;) {
       m[k] = load(arrays.moments[k], arrays.moments_dtype, index);
     }
     const float g = load(arrays.gradient, arrays.gradient_dtype, index);
     Rule::template update<ScalarMath>(g, w, m, coefficients);
     store(arrays.weights, arrays.weights_dtype, index, w);
-    for (std::size_t k = 0; k < Rule::kMoments; ++k) {
+    for (std::size_t k = Rule::kMoments; k-- > 0;) {
       store(arrays.moments[k], arrays.moments_dtype, index, m[k]);
     }
     if (arrays.param != nullptr) store(arrays.param, arrays.param_dtype, index, w);

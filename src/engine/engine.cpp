@@ -1,5 +1,7 @@
 #include "engine/engine.hpp"
 
+#include <fmt/format.h>
+
 namespace strata {
 
 Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& device, BlockIo& io,
@@ -10,13 +12,17 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
       device_(device),
       communicator_(communicator),
       log_(options.log),
-      workers_(options.workers, options.worker_cpus, options.log),
-      executor_(device, io, workers_, options.io_timeout_ns),
+      marks_(options.marks == nullptr ? no_marks_ : *options.marks),
+      workers_(options.simulation != nullptr
+                   ? options.simulation->workers()
+                   : own_workers_.emplace(options.workers, options.worker_cpus, options.log)),
+      executor_(device, io, workers_, options.io_timeout_ns, options.simulation),
       tile_io_(executor_, store,
                {.verify = options.verify,
                 .retry_ns = options.io_retry_ns,
                 .log = options.log,
-                .name = [this](ExtentId extent) { return name_of(extent); }}),
+                .name = [this](ExtentId extent) { return name_of(extent); },
+                .marks = &marks_}),
       copy_in_stream_(device.create_stream("copy in")),
       copy_out_stream_(device.create_stream("copy out")),
       collective_stream_(device.create_stream("collectives")),
@@ -27,9 +33,13 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
       gradient_slabs_(executor_, reservations.staging_gradient, map.staging().gradient),
       update_slabs_(executor_, reservations.staging_update, map.staging().update),
       checkpoint_slabs_(executor_, reservations.staging_checkpoint, map.staging().checkpoint),
-      collectives_(executor_) {
+      activation_slots_(executor_, reservations.activation_slots, map.activation_slots()),
+      activation_slabs_(executor_, reservations.staging_activation, map.staging().activation),
+      collectives_(executor_),
+      activations_(geometry.activations.homes.size()) {
   for (std::size_t u = 0; u < geometry.layout.units.size(); ++u) units_.emplace_back(executor_);
-  thread_.emplace(executor_);
+  executor_.enter_into(&marks_);
+  if (options.simulation == nullptr) thread_.emplace(executor_);
 }
 
 Engine::~Engine() {
@@ -39,6 +49,9 @@ Engine::~Engine() {
 
 TileName Engine::name_of(ExtentId extent) const {
   const ExtentOwner& owner = map_.owner(extent);
+  if (owner.activation) {
+    return {.kind = fmt::format("activation {}", *owner.activation), .unit = "", .rank = g_.rank};
+  }
   const Segment& segment = g_.layout.segments[owner.segment];
   return {.kind = g_.table[owner.kind].name,
           .unit = g_.layout.units[segment.unit.value].name,
@@ -111,6 +124,14 @@ void Engine::load_tile(std::uint32_t segment, std::uint32_t tile, KindId kind, s
 
 EngineCounters Engine::counters() const {
   return {copied_in_.load(), copied_out_.load(), gathered_.load(), reduced_.load()};
+}
+
+EngineSeconds Engine::busy_seconds() const {
+  return {.host_to_device = device_.busy_seconds(copy_in_stream_),
+          .device_to_host = device_.busy_seconds(copy_out_stream_),
+          .collectives = device_.busy_seconds(collective_stream_),
+          .device_updates = device_.busy_seconds(update_stream_),
+          .workers = workers_.busy_seconds()};
 }
 
 void Engine::drain() { executor_.run_blocking(drain_task()); }

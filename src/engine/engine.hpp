@@ -26,6 +26,7 @@
 #include "engine/state_map.hpp"
 #include "engine/tile_io.hpp"
 #include "engine/vector_pool.hpp"
+#include "engine/worker_pool.hpp"
 #include "plan/pattern_book.hpp"
 #include "strata/communicator.hpp"
 
@@ -70,6 +71,8 @@ struct EngineReservations {
   Reservation& staging_gradient;
   Reservation& staging_update;
   Reservation& staging_checkpoint;
+  Reservation& activation_slots;
+  Reservation& staging_activation;
 };
 
 struct EngineOptions {
@@ -78,7 +81,9 @@ struct EngineOptions {
   bool verify = true;  // checksums of the nvme tier
   std::int64_t io_retry_ns = 0;
   std::int64_t io_timeout_ns = 0;
-  LogSink log;  // may be empty
+  LogSink log;                       // may be empty
+  Simulation* simulation = nullptr;  // null: threads of this process
+  const TimelineMarks* marks = nullptr;
 };
 
 struct EngineCounters {
@@ -86,6 +91,35 @@ struct EngineCounters {
   std::uint64_t device_to_host = 0;
   std::uint64_t gathered = 0;
   std::uint64_t reduced = 0;
+};
+
+// Rates of this machine beside the other ranks; 0: the session does not use it.
+struct WorkProbe {
+  unsigned workers = 0;  // that worked at once; what follows is of one of them
+  double updated_elems_per_s = 0;
+  double checked_bytes_per_s = 0;
+  double summed_elems_per_s = 0;
+  std::uint64_t sink = 0;  // keeps a compiler from leaving out what nobody uses
+};
+
+struct MachineProbe {
+  double disk_read_bytes_per_s = 0;
+  double disk_write_bytes_per_s = 0;
+  double disk_mix = 0;  // bytes per second of both at once, over the sum of the two
+  double host_to_device_bytes_per_s = 0;
+  double device_to_host_bytes_per_s = 0;
+  double gather_bytes_per_s = 0;  // received
+  WorkProbe work;
+  double device_update_elems_per_s = 0;
+};
+
+// Seconds for which each resource has worked since the engine started.
+struct EngineSeconds {
+  double host_to_device = 0;
+  double device_to_host = 0;
+  double collectives = 0;
+  double device_updates = 0;
+  double workers = 0;  // summed over them
 };
 
 class Engine {
@@ -156,6 +190,23 @@ class Engine {
   // states needs. Throws the update's error. Blocks.
   void settle();
 
+  // A device buffer whose contents may be used once `ready` (if recorded) has fired.
+  struct LentActivation {
+    std::span<std::byte> memory;
+    Event ready;
+  };
+  // Lends a buffer for activation `index`, its contents unspecified. Blocks until one is free.
+  LentActivation lend_activation(std::uint32_t index);
+  // Ends that: what the buffer holds after `last_use` goes to its home. Does not block.
+  void keep_activation(std::uint32_t index, Event last_use);
+  // Brings back what was kept. Throws Error(invalid_argument) when nothing was, and the error of
+  // its way to its home or back. Blocks as gather() does.
+  LentActivation unstash(std::uint32_t index);
+  // Ends either without keeping what the buffer holds. Does not block.
+  void end_activation(std::uint32_t index, Event last_use);
+  // What was kept is not wanted any more. Does not block.
+  void forget_activations();
+
   // Checkpoint slabs for the caller to fill or read: fp32 values, and one for the conversion.
   SlabSet borrow_checkpoint_slabs(std::size_t count);
   void return_checkpoint_slabs(SlabSet slabs);
@@ -164,6 +215,12 @@ class Engine {
   void load_tile(std::uint32_t segment, std::uint32_t tile, KindId kind, std::byte* data);
 
   EngineCounters counters() const;
+  EngineSeconds busy_seconds() const;
+
+  // Measures the machine through the engine's own paths: some seconds. States hold garbage
+  // afterwards. `runs` as for an update; `meet` lets the ranks begin each measurement together.
+  // Pre: nothing is under way. Blocks.
+  MachineProbe probe(unsigned workers, const TileRuns& runs, const std::function<void()>& meet);
 
   // Waits for everything in flight. Swallows errors, which were told before. Blocks.
   void drain();
@@ -206,6 +263,37 @@ class Engine {
     Turns additions;  // reductions of one unit add up in the order of the calls
   };
 
+  // On the device while it is lent, fetched or on its way home; what rests on the device always.
+  struct Activation {
+    SlabSet slot;
+    Gate home_is_settled{true};  // no copy on its way to it
+    Gate fetched{true};          // no copy on its way from it
+    bool dropped = false;        // fetched for nobody
+    Event ready;                 // of the last fetch; on the device: the last use
+    std::exception_ptr error;
+  };
+
+  // activations.cpp
+  Task<LentActivation> lend_activation_task(std::uint32_t index);
+  Task<std::span<std::byte>> take_activation_buffer(std::uint32_t index);
+  std::span<std::byte> activation_buffer(const SlabSet& slot) const;
+  Task<> release_activation_buffer(std::uint32_t index, Event last_use);
+  Task<> keep_activation_task(std::uint32_t index, Event last_use);
+  Task<> store_activation_piece(std::uint32_t index, std::size_t piece, const std::byte* from);
+  void copy_activation_out(std::uint32_t index, std::byte* host, const std::byte* device,
+                           Bytes size);
+  void copy_activation_in(std::uint32_t index, std::byte* device, const std::byte* host,
+                          Bytes size);
+  std::string activation_label(std::uint32_t index) const;
+  void fetch_activation(std::uint32_t index);
+  Task<> fetch_activation_task(std::uint32_t index);
+  Task<> load_activation_piece(std::uint32_t index, std::size_t piece, std::byte* to);
+  Task<LentActivation> unstash_task(std::uint32_t index);
+  void fetch_activations_ahead();
+  void drop_fetched_activations();
+  Task<> end_activation_task(std::uint32_t index, Event last_use);
+  Task<> forget_activations_task();
+
   // gather.cpp
   Task<> look_ahead_task(LookAhead gathers);
   Task<> drop_task(std::optional<UnitId> kept);
@@ -236,9 +324,9 @@ class Engine {
   void wait_for_reduced(UnitId unit, Event reduced);
   Task<> add_gradient(std::uint32_t segment, std::uint32_t tile, const std::byte* wire,
                       Contribution contribution);
-  Task<> add_on_device(const Tile& tile, const TileState& state, const std::byte* wire,
-                       Contribution contribution);
-  Task<> add_on_host(const Tile& tile, const TileState& state, const std::byte* wire,
+  Task<> add_on_device(UnitId unit, const Tile& tile, const TileState& state,
+                       const std::byte* wire, Contribution contribution);
+  Task<> add_on_host(UnitId unit, const Tile& tile, const TileState& state, const std::byte* wire,
                      Contribution contribution);
   Task<> add_on_nvme(std::uint32_t segment, std::uint32_t tile, const std::byte* wire,
                      Contribution contribution);
@@ -271,6 +359,17 @@ class Engine {
   UpdateOp update_op(const Tile& tile, const std::array<std::byte*, kMaxKinds>& at,
                      std::vector<UpdateRun> runs) const;
 
+  // probe.cpp
+  struct DiskProbe;
+  Task<> probe_lane(DiskProbe& probe, IoOp op, std::byte* data);
+  Task<double> probe_disk_task(Bytes read, Bytes written);
+  Task<double> probe_copy_task(CopyKind kind);
+  Task<double> probe_gather_task();
+  Task<> probe_tile(std::uint32_t segment, std::uint32_t tile, const TileRuns& runs,
+                    WorkProbe& probe);
+  Task<WorkProbe> probe_work_task(unsigned workers, const TileRuns& runs);
+  Task<double> probe_device_update_task(const TileRuns& runs);
+
   // transfer.cpp
   Task<> await_gathers();
   Task<Event> issue_task(Event before, const std::function<void(Communicator&, StreamId)>& enqueue);
@@ -280,8 +379,11 @@ class Engine {
   Task<> return_task(SlabSet slabs);
   Task<> hold_until(Event event, SlabSet slabs);
   Task<> drain_task();
-  void copy_in(StreamId stream, std::byte* device, const std::byte* host, Bytes size);
-  void copy_out(StreamId stream, std::byte* host, const std::byte* device, Bytes size);
+  // On the streams of copies. `kind`: of what is copied.
+  void copy_in(UnitId unit, std::string_view kind, std::byte* device, const std::byte* host,
+               Bytes size);
+  void copy_out(UnitId unit, std::string_view kind, std::byte* host, const std::byte* device,
+                Bytes size);
   // Throws the device's or the communicator's failure, if any.
   void check_links() const;
 
@@ -296,6 +398,9 @@ class Engine {
     return {.extent = map_.tile(segment, tile).homes[kind.value].extent, .data = data};
   }
   TileName name_of(ExtentId extent) const;
+  std::string label(std::string_view what, UnitId unit) const {
+    return marks_.label(what, g_.layout.units[unit.value].name);
+  }
   bool accumulates() const { return g_.table.accumulates; }
 
   const StateGeometry& g_;
@@ -303,8 +408,12 @@ class Engine {
   Device& device_;
   Communicator& communicator_;
   const LogSink log_;
+  const SteadyClock steady_clock_;
+  const TimelineMarks no_marks_{nullptr, device_, steady_clock_};
+  const TimelineMarks& marks_;
 
-  WorkerPool workers_;
+  std::optional<WorkerPool> own_workers_;
+  Workers& workers_;
   Executor executor_;
   TileIo tile_io_;
   StreamId copy_in_stream_;   // host -> device, and parameters at rest -> gather slots
@@ -318,6 +427,8 @@ class Engine {
   SlabPool gradient_slabs_;
   SlabPool update_slabs_;
   SlabPool checkpoint_slabs_;
+  SlabPool activation_slots_;
+  SlabPool activation_slabs_;
 
   // Engine thread only.
   std::deque<UnitState> units_;
@@ -326,6 +437,9 @@ class Engine {
   std::vector<Gathering*> idle_gatherings_;
   std::vector<Gathering*> ahead_;  // brought forward, and not called yet
   Turns collectives_;
+  std::deque<Activation> activations_;
+  std::vector<std::uint32_t> stashed_;            // in the order of their stashing
+  std::vector<std::uint32_t> activations_ahead_;  // fetched, and not asked for yet
   SlabSet lent_gradient_;
   std::span<std::byte> gradient_buffer_;
   TaskGroup fetches_;     // their errors surface in gather() and finish_gradients()

@@ -13,8 +13,20 @@
 
 namespace strata {
 
-Executor::Executor(Device& device, BlockIo& io, WorkerPool& workers, std::int64_t io_timeout_ns)
-    : device_(device), io_(io), workers_(workers), io_timeout_ns_(io_timeout_ns) {}
+Executor::Executor(Device& device, BlockIo& io, Workers& workers, std::int64_t io_timeout_ns,
+                   Simulation* simulation)
+    : device_(device),
+      io_(io),
+      workers_(workers),
+      io_timeout_ns_(io_timeout_ns),
+      simulation_(simulation),
+      clock_(simulation == nullptr ? static_cast<const Clock&>(steady_clock_) : *simulation) {
+  if (simulation_ != nullptr) simulation_->drive([this] { return run_once(); });
+}
+
+Executor::~Executor() {
+  if (simulation_ != nullptr) simulation_->drive({});
+}
 
 void Executor::wake() {
   const std::scoped_lock lock(mutex_);
@@ -28,6 +40,7 @@ void Executor::post(std::coroutine_handle<> handle) {
 }
 
 void Executor::raise_wake_event() {
+  if (simulation_ != nullptr) return;  // nobody sleeps
   if (!std::exchange(awake_, true)) wake_event_.raise();
 }
 
@@ -96,6 +109,7 @@ void Executor::collect_due() {
 }
 
 void Executor::check_overdue(std::int64_t now_ns) {
+  if (simulation_ != nullptr) return;
   // wait() lets no more than a quarter of the timeout pass between two checks, unless the process
   // was stopped.
   const std::int64_t since_check_ns = now_ns - std::exchange(last_overdue_check_ns_, now_ns);

@@ -1,6 +1,6 @@
 // The engine's loop: resumes tasks when the disk, the device, a worker or the caller has something
-// for them. Passive: run_once() does what is possible now and returns; a thread (EngineThread) or
-// a test drives it. Between two passes nothing runs.
+// for them. Passive: run_once() does what is possible now and returns; a thread (EngineThread), a
+// simulation or a test drives it. Between two passes nothing runs.
 //
 // Thread: post(), wake(), start() and run_blocking() from any thread; everything else on the thread
 // that drives the loop.
@@ -21,7 +21,9 @@
 
 #include "base/wake_event.hpp"
 #include "engine/task.hpp"
-#include "engine/worker_pool.hpp"
+#include "engine/timeline_marks.hpp"
+#include "ports/simulation.hpp"
+#include "ports/workers.hpp"
 #include "strata/block_io.hpp"
 #include "strata/clock.hpp"
 #include "strata/device.hpp"
@@ -31,11 +33,16 @@ namespace strata {
 class Executor {
  public:
   // When no request has been answered for `io_timeout_ns`, those that run count as failed. Time in
-  // which the process was stopped does not count.
-  Executor(Device& device, BlockIo& io, WorkerPool& workers,
-           std::int64_t io_timeout_ns = kDefaultIoTimeoutNs);
+  // which the process was stopped does not count. On a `simulation` no request is given up, and
+  // run_blocking() drives the loop.
+  Executor(Device& device, BlockIo& io, Workers& workers,
+           std::int64_t io_timeout_ns = kDefaultIoTimeoutNs, Simulation* simulation = nullptr);
+  ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
+
+  // Where jobs with a label are entered; null: nowhere. Outlives the loop.
+  void enter_into(const TimelineMarks* marks) { marks_ = marks; }
 
   // Where the coroutines that run on this loop have their frames.
   FramePool& frames() { return frames_; }
@@ -75,10 +82,10 @@ class Executor {
   auto event(Event event) { return EventAwaiter{{*this, event}}; }
   // The same for who only gives something back.
   auto fired(Event event) { return FiredAwaiter{*this, event}; }
-  // co_await work(function): runs it on a worker.
+  // co_await work(cost, function): runs it on a worker.
   template <class Function>
-  auto work(Function function) {
-    return WorkAwaiter<Function>{*this, std::move(function)};
+  auto work(JobCost cost, Function function) {
+    return WorkAwaiter<Function>{*this, std::move(cost), std::move(function)};
   }
 
  private:
@@ -134,7 +141,8 @@ class Executor {
   template <class Function>
   // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): final, and never deleted as a Job
   struct WorkAwaiter final : Job {
-    WorkAwaiter(Executor& on, Function what) : executor(on), function(std::move(what)) {}
+    WorkAwaiter(Executor& on, JobCost costs, Function what)
+        : Job(std::move(costs)), executor(on), function(std::move(what)) {}
     Executor& executor;
     Function function;
     std::coroutine_handle<> handle;
@@ -147,7 +155,9 @@ class Executor {
       handle = awaiter;
       executor.workers_.submit(*this);
     }
-    void await_resume() {}
+    void await_resume() {
+      if (!cost.label.empty()) executor.enter_work(*this);
+    }
   };
 
   template <class T>
@@ -170,6 +180,11 @@ class Executor {
     group.start(std::move(task));
   }
 
+  void enter_work(const Job& job) const {
+    if (marks_ != nullptr) {
+      marks_->add(TimelineRow::workers, job.cost.label, job.begin_ns, job.end_ns);
+    }
+  }
   void collect_posted();
   void collect_results();
   void collect_due();
@@ -183,9 +198,12 @@ class Executor {
   FramePool frames_;
   Device& device_;
   BlockIo& io_;
-  WorkerPool& workers_;
+  Workers& workers_;
   const std::int64_t io_timeout_ns_;
-  const SteadyClock clock_;
+  Simulation* const simulation_;
+  const SteadyClock steady_clock_;
+  const Clock& clock_;
+  const TimelineMarks* marks_ = nullptr;
 
   std::vector<Operation> operations_;  // by the tag of their request
   std::vector<std::uint32_t> free_operations_;
@@ -237,8 +255,12 @@ template <class T>
 T Executor::run_blocking(Task<T> task) {
   Outcome<T> outcome;
   deliver(*this, std::move(task), outcome);
-  std::unique_lock lock(outcome.mutex);
-  outcome.arrived.wait(lock, [&] { return outcome.done; });
+  if (simulation_ != nullptr) {
+    simulation_->run_until([&] { return outcome.done; });
+  } else {
+    std::unique_lock lock(outcome.mutex);
+    outcome.arrived.wait(lock, [&] { return outcome.done; });
+  }
   if (outcome.error) std::rethrow_exception(outcome.error);
   if constexpr (!std::is_void_v<T>) return std::move(*outcome.value);
 }

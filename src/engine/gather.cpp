@@ -153,7 +153,9 @@ Task<> Engine::bring(Gathering& gathering) {
   if (!gathering.turn.taken()) co_return;  // dropped
   co_await gathering.turn.reached();
   device_.wait(collective_stream_, copied);
+  const TimelineMarks::Mark mark = marks_.begin(collective_stream_);
   communicator_.all_gather(collective_stream_, buffers);
+  marks_.end(mark, collective_stream_, TimelineRow::collectives, label("gather", unit));
   gathered_ += (g_.layout.group_size - 1) * gathering.buffer.size() / g_.layout.group_size;
   gathering.ready = device_.record(collective_stream_);
   gathering.last_uses.back() = gathering.ready;
@@ -193,16 +195,17 @@ Task<> Engine::fetch_tile(std::uint32_t segment, std::uint32_t tile_index, std::
   const Tile& tile = tile_of(segment, tile_index);
   const TileHome& home = map_.tile(segment, tile_index).homes[kParamKind.value];
   const Bytes size = tile_bytes(tile, g_.table[kParamKind].dtype);
+  const UnitId unit = g_.layout.segments[segment].unit;
   switch (tile.home(kParamKind)) {
     case Tier::device:
       device_.copy(copy_in_stream_, destination, home.memory, size, CopyKind::device_to_device);
       break;
-    case Tier::host: copy_in(copy_in_stream_, destination, home.memory, size); break;
+    case Tier::host: copy_in(unit, "param", destination, home.memory, size); break;
     case Tier::nvme: {
       SlabSet slab = co_await gather_slabs_.acquire(1);
       co_await tile_io_.read(on_nvme(segment, tile_index, kParamKind, slab[0].data()),
                              IoPriority::gather);
-      copy_in(copy_in_stream_, destination, slab[0].data(), size);
+      copy_in(unit, "param", destination, slab[0].data(), size);
       background_.start(hold_until(device_.record(copy_in_stream_), std::move(slab)));
       break;
     }

@@ -38,7 +38,9 @@ Task<> Engine::reduce_task(UnitId unit, Event written, Contribution contribution
   try {
     co_await turn.reached();
     device_.wait(collective_stream_, written);
+    const TimelineMarks::Mark mark = marks_.begin(collective_stream_);
     communicator_.reduce_scatter(collective_stream_, buffers);
+    marks_.end(mark, collective_stream_, TimelineRow::collectives, label("reduce", unit));
     reduced_ += (g_.layout.group_size - 1) * buffer.size() / g_.layout.group_size;
     done = device_.record(collective_stream_);
     wait_for_reduced(unit, done);
@@ -96,9 +98,10 @@ Task<> Engine::add_gradient(std::uint32_t segment, std::uint32_t tile_index, con
                             Contribution contribution) {
   const Tile& tile = tile_of(segment, tile_index);
   const TileState& state = map_.tile(segment, tile_index);
+  const UnitId unit = g_.layout.segments[segment].unit;
   switch (tile.home(kGradKind)) {
-    case Tier::device: co_await add_on_device(tile, state, wire, contribution); break;
-    case Tier::host: co_await add_on_host(tile, state, wire, contribution); break;
+    case Tier::device: co_await add_on_device(unit, tile, state, wire, contribution); break;
+    case Tier::host: co_await add_on_host(unit, tile, state, wire, contribution); break;
     case Tier::nvme: co_await add_on_nvme(segment, tile_index, wire, contribution); break;
   }
 }
@@ -143,13 +146,16 @@ void take_on_host(const Tile& tile, std::byte* rest, const std::byte* landing,
 void Engine::enqueue_device_sums(const Tile& tile, const TileState& state, const ElementOp& op) {
   device_.zero(update_stream_, state.device_sums.nonfinite, Bytes{sizeof(double)});
   device_.element_op(update_stream_, op);
-  copy_out(update_stream_, reinterpret_cast<std::byte*>(state.host_sums.blocks),
-           reinterpret_cast<const std::byte*>(state.device_sums.blocks), gradient_sums_bytes(tile));
+  const Bytes size = gradient_sums_bytes(tile);
+  device_.copy(update_stream_, state.host_sums.blocks, state.device_sums.blocks, size,
+               CopyKind::device_to_host);
+  copied_out_ += size.value;
 }
 
-Task<> Engine::add_on_device(const Tile& tile, const TileState& state, const std::byte* wire,
-                             Contribution contribution) {
+Task<> Engine::add_on_device(UnitId unit, const Tile& tile, const TileState& state,
+                             const std::byte* wire, Contribution contribution) {
   std::byte* rest = state.homes[kGradKind.value].memory;
+  const TimelineMarks::Mark mark = marks_.begin(update_stream_);
   if (accumulates()) {
     const AccumulateOp op =
         accumulate_op(tile, rest, wire, g_.table.wire, contribution, state.device_sums);
@@ -165,36 +171,41 @@ Task<> Engine::add_on_device(const Tile& tile, const TileState& state, const std
       enqueue_device_sums(tile, state, sums_op(tile, rest, g_.table.wire, state.device_sums));
     }
   }
+  marks_.end(mark, update_stream_, TimelineRow::device_updates, label("add gradient", unit));
   co_await executor_.event(device_.record(update_stream_));
 }
 
-Task<> Engine::add_on_host(const Tile& tile, const TileState& state, const std::byte* wire,
-                           Contribution contribution) {
+Task<> Engine::add_on_host(UnitId unit, const Tile& tile, const TileState& state,
+                           const std::byte* wire, Contribution contribution) {
   std::byte* rest = state.homes[kGradKind.value].memory;
   const SlabSet slab = co_await gradient_slabs_.acquire(accumulates() ? 1 : 0);
   std::byte* landing = accumulates() ? slab[0].data() : rest;
-  copy_out(copy_out_stream_, landing, wire, tile_bytes(tile, g_.table.wire));
+  copy_out(unit, "gradient", landing, wire, tile_bytes(tile, g_.table.wire));
   co_await executor_.event(device_.record(copy_out_stream_));
   if (!accumulates() && !contribution.last) co_return;
-  co_await executor_.work(
-      [&] { take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums); });
+  JobCost cost{.summed_elems = tile.count_elems, .label = label("add gradient", unit)};
+  co_await executor_.work(std::move(cost), [&] {
+    take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums);
+  });
 }
 
 Task<> Engine::add_on_nvme(std::uint32_t segment, std::uint32_t tile_index, const std::byte* wire,
                            Contribution contribution) {
   const Tile& tile = tile_of(segment, tile_index);
+  const UnitId unit = g_.layout.segments[segment].unit;
   const TileState& state = map_.tile(segment, tile_index);
   const SlabSet slabs = co_await gradient_slabs_.acquire(accumulates() ? 2 : 1);
   std::byte* landing = slabs[0].data();
   std::byte* rest = accumulates() ? slabs[1].data() : landing;
-  copy_out(copy_out_stream_, landing, wire, tile_bytes(tile, g_.table.wire));
+  copy_out(unit, "gradient", landing, wire, tile_bytes(tile, g_.table.wire));
   co_await executor_.event(device_.record(copy_out_stream_));
   TileBuffer at_rest = on_nvme(segment, tile_index, kGradKind, rest);
   const std::span<const TileBuffer> inputs(&at_rest, contribution.first ? 0 : 1);
   if (!contribution.first) co_await tile_io_.fetch(at_rest, IoPriority::stage);
-  co_await tile_io_.process(inputs, std::span(&at_rest, 1), [&] {
-    take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums);
-  });
+  JobCost cost{.summed_elems = tile.count_elems, .label = label("add gradient", unit)};
+  co_await tile_io_.process(
+      inputs, std::span(&at_rest, 1), std::move(cost),
+      [&] { take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums); });
   co_await tile_io_.store(at_rest);
 }
 
@@ -216,8 +227,11 @@ Task<> Engine::sum_gradient(std::uint32_t segment, std::uint32_t tile_index) {
     co_await tile_io_.read(on_nvme(segment, tile_index, kGradKind, slab[0].data()),
                            IoPriority::stage);
   }
-  co_await executor_.work(
-      [&] { sum_on_host(tile, rest, g_.table[kGradKind].dtype, state.host_sums); });
+  JobCost cost{.summed_elems = tile.count_elems,
+               .label = label("sum gradient", g_.layout.segments[segment].unit)};
+  co_await executor_.work(std::move(cost), [&] {
+    sum_on_host(tile, rest, g_.table[kGradKind].dtype, state.host_sums);
+  });
 }
 
 Task<LocalVerdict> Engine::finish_task(const std::vector<UnitId>& reduced,

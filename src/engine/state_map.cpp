@@ -15,6 +15,7 @@ Bytes host_bytes(const StateGeometry& g) {
       }
     }
   }
+  sum += g.activations.count(Tier::host) * g.activations.piece();
   return sum;
 }
 
@@ -32,11 +33,15 @@ TileSums carve_sums(Carver& carver, const Tile& tile) {
 }  // namespace
 
 StateMap::StateMap(const StateGeometry& g, Device& device, ExtentStore& store,
-                   std::uint32_t spare_slots, const LogSink& log)
+                   const Options& options)
     : device_(device),
-      staging_region_(g.staging.total() * g.staging.slab,
-                      {.what = "staging memory", .for_transfers = true, .log = log}),
-      host_(host_bytes(g), {.what = "states in host memory", .log = log}),
+      staging_region_((g.staging.total() + g.activations.staging) * g.staging.slab, {.what = "staging memory",
+                                                           .for_transfers = true,
+                                                           .addresses_only = options.addresses_only,
+                                                           .log = options.log}),
+      host_(host_bytes(g), {.what = "states in host memory",
+                            .addresses_only = options.addresses_only,
+                            .log = options.log}),
       host_carver_(host_.memory()),
       device_carver_(device.arena()) {
   static_assert(kPieceAlign == kPieceRounding && kExtentAlign == kExtentRounding);
@@ -45,6 +50,7 @@ StateMap::StateMap(const StateGeometry& g, Device& device, ExtentStore& store,
   staging_.gradient = carve_slabs(slabs, g.staging.gradient, g.staging.slab);
   staging_.update = carve_slabs(slabs, g.staging.update, g.staging.slab);
   staging_.checkpoint = carve_slabs(slabs, g.staging.checkpoint, g.staging.slab);
+  staging_.activation = carve_slabs(slabs, g.activations.staging, g.staging.slab);
   for (std::uint32_t s = 0; s < g.layout.segments.size(); ++s) {
     const Segment& segment = g.layout.segments[s];
     std::vector<TileState>& tiles = tiles_.emplace_back();
@@ -53,15 +59,39 @@ StateMap::StateMap(const StateGeometry& g, Device& device, ExtentStore& store,
           place(s, tile, Placement::kinds_of(segment, g.table), segment.trainable, g.table, store));
     }
   }
+  place_activations(g, store);
   at_rest_ = device.arena().first(device.arena().size() - device_carver_.left().value);
   gather_slots_ = carve_slabs(device_carver_, g.gather_slots(), g.gather_slot);
   gradient_slots_ = carve_slabs(device_carver_, 1 + g.look_ahead.gradients, g.gradient_slot);
+  activation_slots_ = carve_slabs(device_carver_, g.activations.slots, g.activations.size);
   surplus_ = device.arena().last(device_carver_.left().value);
-  store.add_spares(spare_slots);
+  store.add_spares(options.spare_slots);
   for (const HostRegion* region : {&staging_region_, &host_}) {
     if (!region->memory().empty()) device_.register_host(region->memory());
   }
   if (!at_rest_.empty()) device_.note_lease(at_rest_);
+}
+
+void StateMap::place_activations(const StateGeometry& g, ExtentStore& store) {
+  // Their own stream of extents, so that they too are dealt over all directories.
+  const auto stream = static_cast<std::uint32_t>(g.table.size());
+  const Bytes size = g.activations.size;
+  for (const Tier tier : g.activations.homes) {
+    ActivationHome& home = activations_.emplace_back(ActivationHome{.tier = tier});
+    switch (tier) {
+      case Tier::device: home.memory = device_carver_.carve(size); break;
+      case Tier::host: home.memory = host_carver_.carve(size); break;
+      case Tier::nvme:
+        for (Bytes left = size; left > Bytes{};) {
+          const Bytes piece = std::min(left, g.staging.slab);
+          home.pieces.push_back(store.add(piece, stream));
+          owners_.push_back(
+              {.activation = static_cast<std::uint32_t>(activations_.size() - 1)});
+          left = left - piece;
+        }
+        break;
+    }
+  }
 }
 
 StateMap::~StateMap() {

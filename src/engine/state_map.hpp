@@ -7,9 +7,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "layout/activation_plan.hpp"
 #include "layout/layout.hpp"
 #include "layout/memory_floor.hpp"
 #include "layout/placement.hpp"
@@ -52,29 +54,45 @@ struct StateGeometry {
   Bytes gather_slot;    // largest gathered unit
   Bytes gradient_slot;  // largest gradient buffer
   StagingPlan staging;
+  ActivationPlan activations;
 };
 
 struct StagingMemory {
-  std::vector<std::span<std::byte>> gather, gradient, update, checkpoint;
+  std::vector<std::span<std::byte>> gather, gradient, update, checkpoint, activation;
 };
 
-// What an extent holds.
+// Where an activation rests.
+struct ActivationHome {
+  Tier tier = Tier::device;
+  std::span<std::byte> memory;   // device or host tier
+  std::vector<ExtentId> pieces;  // nvme tier: as large as a staging slab, the last as what is left
+};
+
+// What an extent holds: a tile of a state, or a piece of an activation.
 struct ExtentOwner {
   std::uint32_t segment = 0;
   KindId kind;
+  std::optional<std::uint32_t> activation = {};
 };
 
 class StateMap {
  public:
-  // `spare_slots`: see nvme.spare_slots.
+  struct Options {
+    std::uint32_t spare_slots = 0;  // see nvme.spare_slots
+    bool addresses_only = false;    // of a simulation, which touches no host memory
+    LogSink log;                    // may be empty
+  };
   StateMap(const StateGeometry& geometry, Device& device, ExtentStore& store,
-           std::uint32_t spare_slots, const LogSink& log);
+           const Options& options);
   ~StateMap();
 
   const TileState& tile(std::uint32_t segment, std::uint32_t tile) const {
     return tiles_[segment][tile];
   }
+  std::uint32_t extents() const { return static_cast<std::uint32_t>(owners_.size()); }
   const ExtentOwner& owner(ExtentId extent) const { return owners_[extent.value]; }
+  const ActivationHome& activation(std::uint32_t index) const { return activations_[index]; }
+  const std::vector<std::span<std::byte>>& activation_slots() const { return activation_slots_; }
   const StagingMemory& staging() const { return staging_; }
   // All staging slabs together: what transfers use.
   std::span<std::byte> staging_memory() const { return staging_region_.memory(); }
@@ -88,6 +106,8 @@ class StateMap {
   TileState place(std::uint32_t segment, const Tile& tile, std::uint32_t kinds, bool trainable,
                   const StateTable& table, ExtentStore& store);
 
+  void place_activations(const StateGeometry& geometry, ExtentStore& store);
+
   Device& device_;
   HostRegion staging_region_;
   HostRegion host_;
@@ -98,6 +118,8 @@ class StateMap {
   StagingMemory staging_;
   std::vector<std::span<std::byte>> gather_slots_;
   std::vector<std::span<std::byte>> gradient_slots_;
+  std::vector<ActivationHome> activations_;
+  std::vector<std::span<std::byte>> activation_slots_;
   std::span<std::byte> surplus_;
   std::span<std::byte> at_rest_;  // device bytes lent for the session's whole life
 };

@@ -23,15 +23,14 @@ std::span<std::byte> bytes_of(std::byte* data, Bytes size) { return {data, size.
 
 Task<> TileIo::read(TileBuffer tile, IoPriority priority) {
   co_await fetch(tile, priority);
-  if (options_.verify) co_await process(std::span<const TileBuffer>(&tile, 1), {}, [] {});
+  if (!options_.verify) co_return;
+  JobCost cost{.label = label("verify", tile.extent)};
+  co_await process(std::span<const TileBuffer>(&tile, 1), {}, std::move(cost), [] {});
 }
 
 Task<> TileIo::write(TileBuffer tile) {
-  if (options_.verify) {
-    co_await process({}, std::span<TileBuffer>(&tile, 1), [] {});
-  } else {
-    seal(tile);
-  }
+  JobCost cost{.label = label("checksum", tile.extent)};
+  co_await process({}, std::span<TileBuffer>(&tile, 1), std::move(cost), [] {});
   co_await store(tile);
 }
 
@@ -52,6 +51,19 @@ void TileIo::seal(TileBuffer& tile) const {
   clear_behind(tile);
   if (!options_.verify) return;
   tile.checksum = checksum(bytes_of(tile.data, whole), store_.next_seed(tile.extent));
+}
+
+std::string TileIo::label(std::string_view what, ExtentId extent) const {
+  if (options_.marks == nullptr || !options_.marks->on()) return {};
+  const TileName name = options_.name(extent);
+  return fmt::format("{} {} {}", what, name.kind, name.unit);
+}
+
+Bytes TileIo::checked_bytes(std::span<const TileBuffer> tiles) const {
+  Bytes sum;
+  if (!options_.verify) return sum;
+  for (const TileBuffer& tile : tiles) sum += store_.transfer_size(tile.extent);
+  return sum;
 }
 
 void TileIo::run_in_parts(std::span<TileBuffer> outputs, Parts parts,
@@ -88,7 +100,12 @@ Task<> TileIo::transfer(IoRequest request, ExtentId extent, ExtentStore::SlotInd
   std::int64_t give_up_ns = 0;
   std::int64_t pause_ns = kFirstPauseNs;
   for (;;) {
+    const std::string entry = label(request.op == IoOp::read ? "read" : "write", extent);
+    const std::int64_t begin_ns = entry.empty() ? 0 : executor_.now_ns();
     const std::int64_t result = co_await executor_.io(request);
+    if (!entry.empty()) {
+      options_.marks->add(TimelineRow::nvme, entry, begin_ns, executor_.now_ns());
+    }
     if (result == static_cast<std::int64_t>(request.size.value)) co_return;
     const std::int64_t now_ns = executor_.now_ns();
     if (!first) give_up_ns = now_ns + options_.retry_ns;
@@ -130,11 +147,21 @@ Task<> TileIo::store(TileBuffer tile) {
   store_.commit(*write, tile.checksum);
 }
 
+Task<Bytes> TileIo::probe(ExtentId extent, IoOp op, std::byte* data) {
+  IoRequest request = store_.read_request(extent, data);
+  request.op = op;
+  co_await transfer(request, extent, store_.slot_of(extent));
+  co_return request.size;
+}
+
 // What is wrong may be on the disk or only on the way from it.
 Task<> TileIo::read_again(TileBuffer tile) {
   co_await fetch(tile, IoPriority::gather);
   bool whole = false;
-  co_await executor_.work([&] { whole = holds_what_was_written(tile); });
+  JobCost cost{.checked = checked_bytes(std::span<const TileBuffer>(&tile, 1)),
+               .label = label("verify again", tile.extent)};
+  co_await executor_.work(std::move(cost),
+                          [&] { whole = holds_what_was_written(tile); });
   if (!whole) throw_corrupt(tile.extent);
   if (!options_.log) co_return;
   const TileName name = options_.name(tile.extent);

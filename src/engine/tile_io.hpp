@@ -56,6 +56,7 @@ struct TileIoOptions {
   std::int64_t retry_ns = 5'000'000'000;  // how long a failed transfer is tried again
   LogSink log;                            // may be empty
   std::function<TileName(ExtentId)> name;
+  const TimelineMarks* marks = nullptr;  // may be null
 };
 
 class TileIo {
@@ -68,6 +69,8 @@ class TileIo {
   // For its coroutines.
   FramePool& frames() { return executor_.frames(); }
 
+  Bytes size(ExtentId extent) const { return store_.size(extent); }
+
   // Reads a tile and verifies it.
   Task<> read(TileBuffer tile, IoPriority priority);
   // Computes the checksum of a tile, writes it and makes it the current version.
@@ -77,15 +80,20 @@ class TileIo {
   // the pass reads, process(), store() what it wrote.
   Task<> fetch(TileBuffer tile, IoPriority priority);
   // On a worker: verifies `inputs`, runs `pass`, and computes the checksums of `outputs`. The pass
-  // runs only on inputs that are what was written, and once.
+  // runs only on inputs that are what was written, and once. `cost`: that of the pass.
   template <class Pass>
-  Task<> process(std::span<const TileBuffer> inputs, std::span<TileBuffer> outputs, Pass pass);
+  Task<> process(std::span<const TileBuffer> inputs, std::span<TileBuffer> outputs, JobCost cost,
+                 Pass pass);
   // The same with a pass in parts, pass(begin_elems, end_elems), each of which is in the cache when
   // its checksums are computed.
   template <class Pass>
-  Task<> process(std::span<const TileBuffer> inputs, std::span<TileBuffer> outputs, Parts parts,
-                 Pass pass);
+  Task<> process(std::span<const TileBuffer> inputs, std::span<TileBuffer> outputs, JobCost cost,
+                 Parts parts, Pass pass);
   Task<> store(TileBuffer tile);
+
+  // Moves a tile's bytes, whatever they are, and returns how many. A write leaves garbage in place
+  // of the tile. For measurements.
+  Task<Bytes> probe(ExtentId extent, IoOp op, std::byte* data);
 
  private:
   static constexpr std::size_t kMostOutputs = kMaxKinds;
@@ -105,6 +113,8 @@ class TileIo {
   void run_in_parts(std::span<TileBuffer> outputs, Parts parts,
                     const std::function<void(std::uint64_t, std::uint64_t)>& pass) const;
 
+  std::string label(std::string_view what, ExtentId extent) const;
+  Bytes checked_bytes(std::span<const TileBuffer> tiles) const;
   Task<> transfer(IoRequest request, ExtentId extent, ExtentStore::SlotIndex slot);
   Task<> read_again(TileBuffer tile);
   Error error(ErrorCode code, std::string_view message, int errnum, ExtentId extent,
@@ -120,17 +130,19 @@ class TileIo {
 
 template <class Pass>
 Task<> TileIo::process(std::span<const TileBuffer> inputs, std::span<TileBuffer> outputs,
-                       Parts parts, Pass pass) {
-  return process(inputs, {},
+                       JobCost cost, Parts parts, Pass pass) {
+  cost.checked += checked_bytes(outputs);
+  return process(inputs, {}, std::move(cost),
                  [this, outputs, parts, pass] { run_in_parts(outputs, parts, std::ref(pass)); });
 }
 
 template <class Pass>
 Task<> TileIo::process(std::span<const TileBuffer> inputs, std::span<TileBuffer> outputs,
-                       Pass pass) {
+                       JobCost cost, Pass pass) {
+  cost.checked += checked_bytes(inputs) + checked_bytes(outputs);
   for (;;) {
     const TileBuffer* damaged = nullptr;
-    co_await executor_.work([&] {
+    co_await executor_.work(cost, [&] {
       for (const TileBuffer& tile : inputs) {
         if (damaged == nullptr && !holds_what_was_written(tile)) damaged = &tile;
       }

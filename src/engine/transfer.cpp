@@ -20,7 +20,7 @@ Task<> Engine::store_task(std::uint32_t segment, std::uint32_t tile_index, KindI
   const Bytes size = tile_bytes(tile, g_.table[kind].dtype);
   switch (tile.home(kind)) {
     case Tier::device:
-      copy_in(copy_in_stream_, home.memory, data, size);
+      copy_in(g_.layout.segments[segment].unit, g_.table[kind].name, home.memory, data, size);
       co_await executor_.event(device_.record(copy_in_stream_));
       break;
     case Tier::host:
@@ -38,7 +38,7 @@ Task<> Engine::load_task(std::uint32_t segment, std::uint32_t tile_index, KindId
   const Bytes size = tile_bytes(tile, g_.table[kind].dtype);
   switch (tile.home(kind)) {
     case Tier::device:
-      copy_out(copy_out_stream_, data, home.memory, size);
+      copy_out(g_.layout.segments[segment].unit, g_.table[kind].name, data, home.memory, size);
       co_await executor_.event(device_.record(copy_out_stream_));
       break;
     case Tier::host: std::memcpy(data, home.memory, size.value); break;
@@ -58,7 +58,9 @@ Task<Event> Engine::issue_task(Event before,
   co_await turn.reached();
   try {
     device_.wait(collective_stream_, before);
+    const TimelineMarks::Mark mark = marks_.begin(collective_stream_);
     enqueue(communicator_, collective_stream_);
+    marks_.end(mark, collective_stream_, TimelineRow::collectives, marks_.label("issue", ""));
     check_links();
   } catch (...) {
     collectives_.fail(std::current_exception());
@@ -83,6 +85,7 @@ Task<> Engine::hold_until(Event event, SlabSet slabs) {
 
 Task<> Engine::drain_task() {
   drop_all_but({});
+  drop_fetched_activations();
   // Errors nobody waited for: the session has failed before, or is closing.
   for (TaskGroup* group : {&fetches_, &reductions_, &updates_}) {
     [[maybe_unused]] const std::exception_ptr told = co_await group->settle();
@@ -96,13 +99,19 @@ Task<> Engine::drain_task() {
   while (executor_.has_overdue_io()) co_await executor_.pause(kOverduePauseNs);
 }
 
-void Engine::copy_in(StreamId stream, std::byte* device, const std::byte* host, Bytes size) {
-  device_.copy(stream, device, host, size, CopyKind::host_to_device);
+void Engine::copy_in(UnitId unit, std::string_view kind, std::byte* device, const std::byte* host,
+                     Bytes size) {
+  const TimelineMarks::Mark mark = marks_.begin(copy_in_stream_);
+  device_.copy(copy_in_stream_, device, host, size, CopyKind::host_to_device);
+  marks_.end(mark, copy_in_stream_, TimelineRow::host_to_device, label(kind, unit));
   copied_in_ += size.value;
 }
 
-void Engine::copy_out(StreamId stream, std::byte* host, const std::byte* device, Bytes size) {
-  device_.copy(stream, host, device, size, CopyKind::device_to_host);
+void Engine::copy_out(UnitId unit, std::string_view kind, std::byte* host, const std::byte* device,
+                      Bytes size) {
+  const TimelineMarks::Mark mark = marks_.begin(copy_out_stream_);
+  device_.copy(copy_out_stream_, host, device, size, CopyKind::device_to_host);
+  marks_.end(mark, copy_out_stream_, TimelineRow::device_to_host, label(kind, unit));
   copied_out_ += size.value;
 }
 

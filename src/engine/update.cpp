@@ -153,7 +153,10 @@ Task<> Engine::update_tile_on_device(std::uint32_t segment, std::uint32_t tile_i
   const TileState& state = map_.tile(segment, tile_index);
   std::array<std::byte*, kMaxKinds> at{};
   for (std::size_t k = 0; k < g_.table.size(); ++k) at[k] = state.homes[k].memory;
+  const TimelineMarks::Mark mark = marks_.begin(update_stream_);
   device_.element_op(update_stream_, update_op(tile_of(segment, tile_index), at, std::move(runs)));
+  marks_.end(mark, update_stream_, TimelineRow::device_updates,
+             label("update", g_.layout.segments[segment].unit));
   co_await executor_.event(device_.record(update_stream_));
 }
 
@@ -217,13 +220,15 @@ Task<> Engine::update_tile(std::uint32_t segment, std::uint32_t tile_index,
   co_await reads.join();
 
   UpdateOp op = update_op(tile, at, std::move(runs));
-  co_await tile_io_.process(std::span<const TileBuffer>(inputs).first(input_count),
-                            std::span(outputs).first(output_count),
-                            {.count = tile.count_elems, .part = kPartElems},
-                            [&](std::uint64_t begin, std::uint64_t end) {
-                              run_on_host(op, begin, end);
-                              fill_gaps(op, begin, end);
-                            });
+  JobCost cost{.updated_elems = tile.count_elems,
+               .label = label("update", g_.layout.segments[segment].unit)};
+  co_await tile_io_.process(
+      std::span<const TileBuffer>(inputs).first(input_count),
+      std::span(outputs).first(output_count), std::move(cost),
+      {.count = tile.count_elems, .part = kPartElems}, [&](std::uint64_t begin, std::uint64_t end) {
+        run_on_host(op, begin, end);
+        fill_gaps(op, begin, end);
+      });
   run_lists_.give_back(std::move(op.runs));
 
   TaskGroup writes;

@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "base/signals_blocked.hpp"
+#include "strata/clock.hpp"
 #include "strata/error.hpp"
 
 namespace strata {
@@ -62,13 +63,17 @@ void WorkerPool::submit(Job& job) {
 }
 
 void WorkerPool::work() {
+  const SteadyClock clock;
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return;
     Job& job = queue_.pop();
     lock.unlock();
+    job.begin_ns = clock.now_ns();
     job.run();
+    job.end_ns = clock.now_ns();
+    busy_ns_.fetch_add(job.end_ns - job.begin_ns, std::memory_order_relaxed);
     job.done();
     lock.lock();
   }

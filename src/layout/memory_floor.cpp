@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "layout/activation_plan.hpp"
 #include "strata/bytes.hpp"
 #include "strata/error.hpp"
 
@@ -246,6 +247,8 @@ MemoryPlan plan_memory(const Layout& layout, const StateTable& table, const Plac
   add(Tier::host, MemoryPurpose::staging_update, "staging: update", staging.update * staging.slab);
   add(Tier::host, MemoryPurpose::staging_checkpoint, "staging: checkpoint",
       staging.checkpoint * staging.slab);
+  add_activations(plan, plan_activations(extras.activations, config.placement.activation),
+                  staging.slab);
   add(Tier::host, MemoryPurpose::gradient_sums, "gradient sums",
       all_gradient_sums_bytes(layout, placement, Tier::host));
   add(Tier::host, MemoryPurpose::communicator, "communicator windows", extras.communicator_staging);

@@ -63,6 +63,7 @@ struct MemoryExtras {
   Bytes device_scratch;
   Bytes host_scratch;
   Bytes communicator_staging;
+  ActivationNeeds activations;
 };
 
 // `budgets` are this rank's, by tier.

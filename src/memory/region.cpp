@@ -64,6 +64,18 @@ int touch(std::span<std::byte> memory) {
   return 0;
 }
 
+std::span<std::byte> map_anonymous(std::uint64_t length, int protection, std::string_view what) {
+  void* address =
+      ::mmap(nullptr, length, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) {
+    throw Error(
+        ErrorCode::budget_exceeded,
+        fmt::format("cannot map {} of {}; lower budgets.host", format_bytes(Bytes{length}), what),
+        {.errnum = errno});
+  }
+  return {static_cast<std::byte*>(address), length};
+}
+
 }  // namespace
 
 HostRegion::HostRegion(Bytes size, const Options& options) {
@@ -72,6 +84,10 @@ HostRegion::HostRegion(Bytes size, const Options& options) {
     throw Error(
         ErrorCode::budget_exceeded,
         fmt::format("{} of host memory are more than a process can address", format_bytes(size)));
+  }
+  if (options.addresses_only) {
+    map_addresses(size, options);
+    return;
   }
   if (!options.for_transfers || !map_from_pool(size)) map_with_advice(size, options);
   if (::mlock(memory_.data(), memory_.size()) != 0 && options.log) {
@@ -96,18 +112,16 @@ bool HostRegion::map_from_pool(Bytes size) {
   return false;
 }
 
+void HostRegion::map_addresses(Bytes size, const Options& options) {
+  const std::uint64_t length = round_up(size, kHugePage).value;
+  mapping_ = map_anonymous(length, PROT_READ, options.what);
+  memory_ = mapping_.first(size.value);
+}
+
 void HostRegion::map_with_advice(Bytes size, const Options& options) {
   const std::uint64_t length = (round_up(size, kHugePage) + kHugePage).value;
-  void* address = ::mmap(nullptr, length, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) {
-    throw Error(
-        ErrorCode::budget_exceeded,
-        fmt::format("cannot map {} of {}; lower budgets.host", format_bytes(size), options.what),
-        {.errnum = errno});
-  }
-  mapping_ = {static_cast<std::byte*>(address), length};
-  const auto start = reinterpret_cast<std::uintptr_t>(address);
+  mapping_ = map_anonymous(length, PROT_READ | PROT_WRITE, options.what);
+  const auto start = reinterpret_cast<std::uintptr_t>(mapping_.data());
   memory_ = mapping_.subspan(round_up(start, kHugePage.value) - start, size.value);
   pages_ = Pages::small;
   // Huge pages decide the rate of direct I/O (4 KiB pages: a quarter of it); without them the

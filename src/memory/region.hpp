@@ -42,6 +42,7 @@ class HostRegion {
   struct Options {
     std::string what = "host memory";  // for messages
     bool for_transfers = false;        // tries the pool, and tells which pages were got
+    bool addresses_only = false;       // of a simulation: no memory, reads give zeros, no writes
     LogSink log;                       // may be empty
   };
 
@@ -59,6 +60,7 @@ class HostRegion {
  private:
   bool map_from_pool(Bytes size);
   void map_with_advice(Bytes size, const Options& options);
+  void map_addresses(Bytes size, const Options& options);
   void tell_pages(const Options& options) const;
 
   std::span<std::byte> mapping_;

@@ -22,10 +22,10 @@ std::uint64_t count_elems(const ElementOp& op) {
 
 }  // namespace
 
-Pacer::Pacer(PacedLink host_to_device, PacedLink device_to_host, PacedLink device_to_device,
+Pacer::Pacer(LinkPace host_to_device, LinkPace device_to_host, LinkPace device_to_device,
              double elements_per_second)
     : elements_per_second_(elements_per_second),
-      links_{{host_to_device}, {device_to_host}, {device_to_device}} {}
+      links_{LinkModel(host_to_device), LinkModel(device_to_host), LinkModel(device_to_device)} {}
 
 void Pacer::add_stream() {
   const std::lock_guard lock(mutex_);
@@ -68,11 +68,10 @@ std::int64_t Pacer::end_of(Stream& stream, const StreamWork& work) {
   const std::int64_t begin = stream.ready_ns;
   const std::int64_t ran = begin + now_ns() - stream.real_begin_ns;
   if (const auto* copy = std::get_if<CopyWork>(&work)) {
-    return std::max(ran, reserve(links_[static_cast<std::size_t>(copy->kind)], begin, copy->size));
+    return std::max(ran, reserve(copy->kind, begin, copy->size));
   }
   if (const auto* zero = std::get_if<ZeroWork>(&work)) {
-    Link& link = links_[static_cast<std::size_t>(CopyKind::device_to_device)];
-    return std::max(ran, reserve(link, begin, zero->size));
+    return std::max(ran, reserve(CopyKind::device_to_device, begin, zero->size));
   }
   if (const auto* op = std::get_if<ElementOp>(&work)) {
     if (elements_per_second_ <= 0) return ran;
@@ -84,12 +83,9 @@ std::int64_t Pacer::end_of(Stream& stream, const StreamWork& work) {
   return now_ns();
 }
 
-std::int64_t Pacer::reserve(Link& link, std::int64_t begin_ns, Bytes size) {
-  if (link.pace.bytes_per_second <= 0) return begin_ns + link.pace.latency.count();
-  const double seconds = static_cast<double>(size.value) / link.pace.bytes_per_second;
+std::int64_t Pacer::reserve(CopyKind kind, std::int64_t begin_ns, Bytes size) {
   const std::lock_guard lock(mutex_);
-  link.free_ns = std::max(link.free_ns, begin_ns) + static_cast<std::int64_t>(seconds * 1e9);
-  return link.free_ns + link.pace.latency.count();
+  return links_[static_cast<std::size_t>(kind)].reserve(begin_ns, size);
 }
 
 void Pacer::stamp(Event event, std::int64_t fired) {

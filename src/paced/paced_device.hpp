@@ -19,19 +19,14 @@
 
 #include "cpu/cpu_device.hpp"
 #include "strata/device.hpp"
+#include "virtual/link_model.hpp"
 
 namespace strata {
-
-// Rate 0: as fast as this machine copies.
-struct PacedLink {
-  double bytes_per_second = 0;
-  std::chrono::nanoseconds latency{0};
-};
 
 // Decides on the streams' threads when work counts as done.
 class Pacer final : public StreamHooks {
  public:
-  Pacer(PacedLink host_to_device, PacedLink device_to_host, PacedLink device_to_device,
+  Pacer(LinkPace host_to_device, LinkPace device_to_host, LinkPace device_to_device,
         double elements_per_second);
 
   void add_stream();
@@ -49,10 +44,6 @@ class Pacer final : public StreamHooks {
     std::int64_t declared_ns = -1;
     bool idle = true;
   };
-  struct Link {
-    PacedLink pace;
-    std::int64_t free_ns = 0;
-  };
   struct Stamp {
     std::uint64_t generation = 0;
     std::int64_t fired_ns = 0;
@@ -60,14 +51,14 @@ class Pacer final : public StreamHooks {
 
   Stream& find(StreamId stream);
   std::int64_t end_of(Stream& stream, const StreamWork& work);
-  std::int64_t reserve(Link& link, std::int64_t begin_ns, Bytes size);
+  std::int64_t reserve(CopyKind kind, std::int64_t begin_ns, Bytes size);
   void stamp(Event event, std::int64_t fired_ns);
   std::int64_t fired_ns(Event event);
 
   const double elements_per_second_;
   std::mutex mutex_;
   std::deque<Stream> streams_;  // each used by its own thread only
-  Link links_[3];               // by CopyKind; guarded by mutex_
+  LinkModel links_[3];          // by CopyKind; guarded by mutex_
   std::vector<Stamp> stamps_;   // by slot; guarded by mutex_
 };
 
@@ -76,9 +67,9 @@ class PacedDevice final : public Device {
   struct Options {
     Bytes arena;
     std::string name = "paced";
-    PacedLink host_to_device;
-    PacedLink device_to_host;
-    PacedLink device_to_device;      // also zero()
+    LinkPace host_to_device;  // rate 0: as fast as this machine copies
+    LinkPace device_to_host;
+    LinkPace device_to_device;       // also zero()
     double elements_per_second = 0;  // of element ops; 0: as fast as this machine computes
   };
 

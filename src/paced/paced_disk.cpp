@@ -12,8 +12,6 @@
 namespace strata {
 namespace {
 
-std::int64_t to_ns(double seconds) { return static_cast<std::int64_t>(seconds * 1e9); }
-
 std::int64_t move_bytes(StoredFile& file, const IoRequest& request) {
   const std::span<std::byte> memory(request.data, request.size.value);
   if (request.op == IoOp::read) {
@@ -27,9 +25,8 @@ std::int64_t move_bytes(StoredFile& file, const IoRequest& request) {
 
 PacedDisk::PacedDisk(Options options)
     : options_(std::move(options)),
-      store_(options_.store != nullptr ? options_.store : std::make_shared<FileStore>()) {
-  STRATA_ASSERT(options_.read_bytes_per_second > 0 && options_.write_bytes_per_second > 0,
-                "a paced disk needs rates above zero");
+      store_(options_.store != nullptr ? options_.store : std::make_shared<FileStore>()),
+      model_(options_.pace) {
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -103,14 +100,6 @@ void PacedDisk::check(const IoRequest& request) const {
                   request.offset_bytes, file.path(), file.size().value));
 }
 
-bool PacedDisk::later(const Queued& a, const Queued& b) {
-  return std::pair(a.request.priority, a.sequence) > std::pair(b.request.priority, b.sequence);
-}
-
-PacedDisk::Line& PacedDisk::line_of(const IoRequest& request) {
-  return options_.half_duplex || request.op == IoOp::read ? lines_[0] : lines_[1];
-}
-
 void PacedDisk::submit(std::span<const IoRequest> requests) {
   {
     const std::lock_guard lock(mutex_);
@@ -118,57 +107,20 @@ void PacedDisk::submit(std::span<const IoRequest> requests) {
     for (const IoRequest& request : requests) {
       check(request);
       ++file_of(request.file).in_flight;
-      Line& line = line_of(request);
-      line.queue.push_back({request, next_sequence_++, now_ns});
-      std::push_heap(line.queue.begin(), line.queue.end(), later);
+      model_.submit(request, now_ns);
     }
     tally_.submitted(requests.size(), now_ns);
   }
   changed_.notify_all();
 }
 
-std::int64_t PacedDisk::occupied_ns(const IoRequest& request) const {
-  const auto bytes = static_cast<double>(request.size.value);
-  switch (request.op) {
-    case IoOp::read: return to_ns(bytes / options_.read_bytes_per_second);
-    case IoOp::write: return to_ns(bytes / options_.write_bytes_per_second);
-    case IoOp::flush: break;
-  }
-  return to_ns(options_.flush_seconds +
-               options_.flush_seconds_per_byte * static_cast<double>(unflushed_.value));
-}
-
-PacedDisk::Line* PacedDisk::free_line(std::int64_t now_ns) {
-  for (Line& line : lines_) {
-    if (!line.queue.empty() && line.free_at_ns <= now_ns) return &line;
-  }
-  return nullptr;
-}
-
-// Takes the line's most urgent request into service: sets the time it takes, and moves its bytes
-// while that time runs, with the lock released.
-void PacedDisk::start_next(Line& line, std::unique_lock<std::mutex>& lock) {
-  std::pop_heap(line.queue.begin(), line.queue.end(), later);
-  const Queued next = line.queue.back();
-  line.queue.pop_back();
-  const IoRequest& request = next.request;
-  std::int64_t start_ns = std::max(line.free_at_ns, next.submitted_ns);
-  if (request.op == IoOp::flush) {
-    for (const Line& other : lines_) start_ns = std::max(start_ns, other.free_at_ns);
-  }
-  const std::int64_t end_ns = start_ns + occupied_ns(request);
-  line.free_at_ns = end_ns;
-  if (request.op == IoOp::flush) {
-    for (Line& stopped : lines_) stopped.free_at_ns = end_ns;
-    unflushed_ = Bytes{0};
-  } else if (request.op == IoOp::write) {
-    unflushed_ += request.size;
-  }
-  StoredFile& file = *file_of(request.file).stored;
+// Moves the bytes of a request in service while its time runs, with the lock released.
+void PacedDisk::move(const DiskModel::Service& service, std::unique_lock<std::mutex>& lock) {
+  StoredFile& file = *file_of(service.request.file).stored;
   lock.unlock();
-  const std::int64_t result = move_bytes(file, request);
+  const std::int64_t result = move_bytes(file, service.request);
   lock.lock();
-  in_service_.push_back({request, result, end_ns + to_ns(options_.request_latency_seconds)});
+  in_service_.push_back({service.request, result, service.done_ns});
 }
 
 // Makes the results available whose time has come, in order of their times.
@@ -187,11 +139,9 @@ bool PacedDisk::finish_due(std::int64_t now_ns) {
 }
 
 std::optional<std::int64_t> PacedDisk::next_event_ns() const {
-  std::optional<std::int64_t> next;
-  const auto consider = [&](std::int64_t at_ns) { next = std::min(next.value_or(at_ns), at_ns); };
-  for (const InService& one : in_service_) consider(one.done_ns);
-  for (const Line& line : lines_) {
-    if (!line.queue.empty()) consider(line.free_at_ns);
+  std::optional<std::int64_t> next = model_.next_start_ns();
+  for (const InService& one : in_service_) {
+    next = std::min(next.value_or(one.done_ns), one.done_ns);
   }
   return next;
 }
@@ -212,8 +162,8 @@ void PacedDisk::serve() {
     const std::int64_t now_ns = clock_.now_ns();
     if (finish_due(now_ns)) {
       results_ready_.raise();
-    } else if (Line* const line = free_line(now_ns)) {
-      start_next(*line, lock);
+    } else if (const auto service = model_.start(now_ns)) {
+      move(*service, lock);
     } else {
       wait_for_event(lock);
     }

@@ -112,6 +112,11 @@ constexpr std::array kKeys = {
     Key{.path = "placement.optimizer",
         .field = [](Config& c) -> Field { return &c.placement.optimizer; },
         .doc = "Homes of the masters and the moments."},
+    Key{.path = "placement.activation",
+        .field = [](Config& c) -> Field { return &c.placement.activation; },
+        .doc = "Homes of the activations that a trainer stashes between forward and backward "
+               "(Session::stash), by number: those stashed first rest on nvme, the last, which "
+               "backward needs first, on the device."},
     Key{.path = "nvme.directories",
         .field = [](Config& c) -> Field { return &c.nvme.directories; },
         .rule = {"of different, non-empty paths without control characters",
@@ -320,7 +325,8 @@ double TierFractions::*member_of(Tier tier) {
 bool is_unused(const Config::Placement& placement, Tier tier) {
   const auto member = member_of(tier);
   return placement.param.*member == 0 && placement.grad.*member == 0 &&
-         placement.optimizer.*member == 0;
+         placement.optimizer.*member == 0 &&
+         (tier == Tier::device || placement.activation.*member == 0);
 }
 
 constexpr std::array kRelations = {
@@ -328,6 +334,8 @@ constexpr std::array kRelations = {
              [](const Config& c) { return !c.placement.param.automatic; }},
     Relation{"placement.optimizer", "name tiers: only \"placement.grad\" may be \"auto\"",
              [](const Config& c) { return !c.placement.optimizer.automatic; }},
+    Relation{"placement.activation", "name tiers: only \"placement.grad\" may be \"auto\"",
+             [](const Config& c) { return !c.placement.activation.automatic; }},
     Relation{"budgets.device", "be above 0 when a placement uses \"device\"",
              [](const Config& c) {
                return c.budgets.device > 0_B || is_unused(c.placement, Tier::device);

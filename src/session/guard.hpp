@@ -8,7 +8,8 @@ namespace strata {
 
 // A mistake of the caller that changed nothing: the program may correct it and go on.
 inline bool is_recoverable(ErrorCode code) {
-  return code == ErrorCode::invalid_argument || code == ErrorCode::budget_exceeded;
+  return code == ErrorCode::invalid_argument || code == ErrorCode::budget_exceeded ||
+         code == ErrorCode::not_supported;
 }
 
 // A loss of states, after which one asks what is left.

@@ -21,6 +21,7 @@ GatherLease& GatherLease::operator=(GatherLease&& other) noexcept {
     buffer_ = other.buffer_;
     streams_ = other.streams_;
     stream_count_ = other.stream_count_;
+    entry_ = std::move(other.entry_);
   }
   return *this;
 }
@@ -29,7 +30,8 @@ GatherLease::~GatherLease() { end(); }
 
 void GatherLease::end() noexcept {
   if (const auto session = std::exchange(session_, nullptr)) {
-    session->end_gather(unit_, GatheringId{gathering_}, std::span(streams_).first(stream_count_));
+    session->end_gather(unit_, GatheringId{gathering_}, std::span(streams_).first(stream_count_),
+                        std::exchange(entry_, nullptr));
   }
 }
 

@@ -6,6 +6,7 @@
 #include "layout/gradient_homes.hpp"
 #include "session/factory.hpp"
 #include "session/session_impl.hpp"
+#include "strata/machine.hpp"
 
 namespace strata {
 
@@ -26,6 +27,16 @@ LinkBytes operator-(const LinkBytes& a, const LinkBytes& b) {
           a.device_to_host - b.device_to_host,
           a.gathered - b.gathered,
           a.reduced - b.reduced};
+}
+
+BusySeconds operator-(const BusySeconds& a, const BusySeconds& b) {
+  return {.nvme = a.nvme - b.nvme,
+          .host_to_device = a.host_to_device - b.host_to_device,
+          .device_to_host = a.device_to_host - b.device_to_host,
+          .collectives = a.collectives - b.collectives,
+          .device_updates = a.device_updates - b.device_updates,
+          .workers = a.workers - b.workers,
+          .worker_count = a.worker_count};
 }
 
 Step::Step(Step&&) noexcept = default;
@@ -69,7 +80,8 @@ MemoryPlan Session::plan_memory(const Model& model, const Config& config, std::u
   const auto budgets = budgets_of_rank(config, ranks_per_node);
   const MemoryExtras extras{.device_scratch = options.device_scratch,
                             .host_scratch = options.host_scratch,
-                            .communicator_staging = communicator_staging};
+                            .communicator_staging = communicator_staging,
+                            .activations = options.activations};
   const Config::Placement homes = with_gradient_homes(layout, table, config, budgets, extras);
   MemoryPlan plan = strata::plan_memory(
       layout, table, make_placement(layout, table, homes, tile_elems), config, budgets, extras);
@@ -114,6 +126,12 @@ void Session::issue(StreamId stream, const IssueFunction& enqueue) {
 void Session::reduce(GradientLease gradients, StreamId stream) {
   impl().reduce(std::move(gradients), stream);
 }
+ActivationLease Session::stash(std::uint32_t index, StreamId stream) {
+  return impl().stash(index, stream);
+}
+ActivationLease Session::unstash(std::uint32_t index, StreamId stream) {
+  return impl().unstash(index, stream);
+}
 ScratchLease Session::scratch(Tier tier, Bytes size) { return impl().scratch(tier, size); }
 ScratchLease Session::reserve_outside(Tier tier, Bytes size) {
   return impl().reserve_outside(tier, size);
@@ -128,6 +146,8 @@ const Model& Session::model() const { return impl().model(); }
 const Config& Session::config() const { return impl().config(); }
 const MemoryPlan& Session::memory_plan() const { return impl().memory_plan(); }
 TierUsage Session::usage(Tier tier) const { return impl().usage(tier); }
+BusySeconds Session::busy_seconds() const { return impl().busy_seconds(); }
+MachineRates Session::probe() { return impl().probe(); }
 LinkBytes Session::bytes_moved() const { return impl().bytes_moved(); }
 
 StorageFacts Session::storage_facts() const { return impl().storage_facts(); }
@@ -136,8 +156,8 @@ void Session::synchronize() { impl().finish_update(); }
 ScheduleFacts Session::schedule_facts() const { return impl().schedule_facts(); }
 double Session::loss_scale() const { return impl().loss_scale(); }
 std::string Session::precision_text() const { return impl().precision_text(); }
-Session::LinkFloor Session::byte_floor(std::uint32_t micro_batches) const {
-  return impl().byte_floor(micro_batches);
+Session::LinkFloor Session::byte_floor(std::uint32_t micro_batches, std::uint32_t stashes) const {
+  return impl().byte_floor(micro_batches, stashes);
 }
 
 }  // namespace strata

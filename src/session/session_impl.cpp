@@ -90,6 +90,8 @@ SessionImpl::SessionImpl(const Model& model, const Config& config, Backends back
       device_(std::move(backends.device)),
       io_(std::move(backends.block_io)),
       log_(one_at_a_time(options_.log)),
+      simulation_(backends.simulation),
+      clock_(simulation_ == nullptr ? static_cast<const Clock&>(steady_clock_) : *simulation_),
       loss_scale_(resolved(config_)) {
   STRATA_ASSERT(communicator_ != nullptr, "a session needs a communicator");
 }
@@ -160,11 +162,15 @@ void SessionImpl::open() {
       .staging_gather = reservation(Tier::host, MemoryPurpose::staging_gather),
       .staging_gradient = reservation(Tier::host, MemoryPurpose::staging_gradient),
       .staging_update = reservation(Tier::host, MemoryPurpose::staging_update),
-      .staging_checkpoint = reservation(Tier::host, MemoryPurpose::staging_checkpoint)};
+      .staging_checkpoint = reservation(Tier::host, MemoryPurpose::staging_checkpoint),
+      .activation_slots = reservation(Tier::device, MemoryPurpose::activation_slots),
+      .staging_activation = reservation(Tier::host, MemoryPurpose::staging_activation)};
   if (log_) {
     log_(LogLevel::info, workers.summary);
     if (!workers.warning.empty()) log_(LogLevel::warning, workers.warning);
   }
+  workers_ = workers.count;
+  marks_.emplace(options_.timeline, *device_, clock_);
   engine_ = std::make_unique<Engine>(
       geometry_, *map_, *device_, *io_, *store_, *communicator_, engine_reservations,
       EngineOptions{.workers = workers.count,
@@ -172,7 +178,9 @@ void SessionImpl::open() {
                     .verify = config_.nvme.verify == Config::Verify::always,
                     .io_retry_ns = in_ns(config_.nvme.retry_s),
                     .io_timeout_ns = in_ns(config_.nvme.timeout_s),
-                    .log = log_});
+                    .log = log_,
+                    .simulation = simulation_,
+                    .marks = &*marks_});
   find_runs_ = [this](std::uint32_t s, const Tile& tile, std::vector<UpdateRun>& runs) {
     const Segment& segment = geometry_.layout.segments[s];
     for_each_tensor_part(segment, geometry_.rank, tile.begin_elems,
@@ -213,7 +221,8 @@ void SessionImpl::make_geometry() {
   const auto budgets = budgets_of_rank(config_, communicator_->host_size());
   const MemoryExtras extras{.device_scratch = options_.device_scratch,
                             .host_scratch = options_.host_scratch,
-                            .communicator_staging = communicator_->staging_bytes()};
+                            .communicator_staging = communicator_->staging_bytes(),
+                            .activations = options_.activations};
   const Config::Placement homes = with_gradient_homes(g.layout, g.table, config_, budgets, extras);
   g.placement = make_placement(g.layout, g.table, homes, g.tile_elems);
   if (log_ && config_.placement.grad.automatic) {
@@ -227,6 +236,7 @@ void SessionImpl::make_geometry() {
     g.gradient_slot = std::max(g.gradient_slot, gradient_bytes(g.layout, g.table, UnitId{u}));
   }
   g.staging = plan_staging(g.layout, g.table, g.placement, g.tile_elems);
+  g.activations = plan_activations(options_.activations, config_.placement.activation);
   plan_ = strata::plan_memory(g.layout, g.table, g.placement, config_, budgets, extras);
   MemoryPlan floor = plan_;
   if (device_) {  // handed in, with an arena of its own size
@@ -287,6 +297,7 @@ void SessionImpl::allocate(const CpuSet& cpus) {
     const bool used_from_the_start =
         line.purpose == MemoryPurpose::at_rest || line.purpose == MemoryPurpose::spare_slots ||
         line.purpose == MemoryPurpose::gradient_sums ||
+        line.purpose == MemoryPurpose::activations ||
         line.purpose == MemoryPurpose::communicator || line.purpose == MemoryPurpose::outside;
     if (used_from_the_start) at_rest_.push_back(reservations_.back()->lease(line.size));
   }
@@ -298,11 +309,18 @@ void SessionImpl::allocate(const CpuSet& cpus) {
                                .allow_tmpfs = config_.nvme.allow_tmpfs});
   {
     const ThreadOnCpus nearby(cpus);  // host memory is touched first here
-    map_ = std::make_unique<StateMap>(geometry_, *device_, *store_, config_.nvme.spare_slots, log_);
+    map_ = std::make_unique<StateMap>(geometry_, *device_, *store_,
+                                      StateMap::Options{.spare_slots = config_.nvme.spare_slots,
+                                                        .addresses_only = simulation_ != nullptr,
+                                                        .log = log_});
   }
   surplus_ = RangeAllocator(map_->device_surplus());
   io_->use_memory(map_->staging_memory());
   store_->open();
+  if (simulation_ != nullptr) {
+    store_->assume_written();
+    initialized_.assign(model_.units().size(), true);
+  }
 }
 
 namespace {
@@ -353,6 +371,17 @@ LinkBytes SessionImpl::bytes_moved() const {
           .reduced = Bytes{engine.reduced}};
 }
 
+BusySeconds SessionImpl::busy_seconds() const {
+  const EngineSeconds engine = engine_->busy_seconds();
+  return {.nvme = io_->counters().busy_seconds,
+          .host_to_device = engine.host_to_device,
+          .device_to_host = engine.device_to_host,
+          .collectives = engine.collectives,
+          .device_updates = engine.device_updates,
+          .workers = engine.workers,
+          .worker_count = workers_};
+}
+
 StorageFacts SessionImpl::storage_facts() const {
   if (store_->allocated() == Bytes{}) return {};
   return {.backend = std::string(io_->name()),
@@ -362,13 +391,25 @@ StorageFacts SessionImpl::storage_facts() const {
           .verified = config_.nvme.verify == Config::Verify::always};
 }
 
-Session::LinkFloor SessionImpl::byte_floor(std::uint32_t micro_batches) const {
+Session::LinkFloor SessionImpl::byte_floor(std::uint32_t micro_batches,
+                                           std::uint32_t stashes) const {
   const ByteFloor total =
       strata::byte_floor(geometry_.layout, geometry_.table, geometry_.placement, micro_batches);
   const double share =
       static_cast<double>(model_.count_elems()) / static_cast<double>(communicator_->size());
-  return {total.nvme_read / share, total.nvme_written / share, total.host_to_device / share,
-          total.device_to_host / share};
+  const ActivationPlan& activations = geometry_.activations;
+  double off_device = 0;
+  double on_nvme = 0;
+  for (std::uint32_t i = 0; i < std::min<std::size_t>(stashes, activations.homes.size()); ++i) {
+    const auto size = static_cast<double>(activations.size.value);
+    if (activations.homes[i] != Tier::device) off_device += size;
+    if (activations.homes[i] == Tier::nvme) {
+      on_nvme += static_cast<double>(activation_file_bytes(activations, geometry_.staging.slab).value);
+    }
+  }
+  return {(total.nvme_read + on_nvme) / share, (total.nvme_written + on_nvme) / share,
+          (total.host_to_device + off_device) / share,
+          (total.device_to_host + off_device) / share};
 }
 
 }  // namespace strata

@@ -3,6 +3,7 @@
 // Thread: as Session.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "base/cpus.hpp"
 #include "engine/engine.hpp"
 #include "engine/state_map.hpp"
+#include "engine/timeline_marks.hpp"
 #include "layout/layout.hpp"
 #include "layout/memory_floor.hpp"
 #include "memory/budget.hpp"
@@ -21,6 +23,7 @@
 #include "optim/loss_scale.hpp"
 #include "optim/optimizer.hpp"
 #include "plan/pattern_book.hpp"
+#include "ports/simulation.hpp"
 #include "strata/session.hpp"
 
 namespace strata {
@@ -45,6 +48,8 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   GradientLease gradients(UnitId unit, StreamId stream);
   void reduce(GradientLease lease, StreamId stream);
   void issue(StreamId stream, const IssueFunction& enqueue);
+  ActivationLease stash(std::uint32_t index, StreamId stream);
+  ActivationLease unstash(std::uint32_t index, StreamId stream);
   StepResult end_step();
   void abandon_step() noexcept;
   ScratchLease scratch(Tier tier, Bytes size);
@@ -54,17 +59,21 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   void finish_update();
 
   // The engine's half of ending leases.
-  void end_gather(UnitId unit, GatheringId gathering, std::span<const StreamId> streams) noexcept;
+  void end_gather(UnitId unit, GatheringId gathering, std::span<const StreamId> streams,
+                  const TimelineMarks::Mark& mark) noexcept;
   void end_gradients(StreamId stream) noexcept;
+  void end_activation(std::uint32_t index, bool keeps, StreamId stream) noexcept;
   void end_scratch(std::span<std::byte> memory) noexcept { surplus_.release(memory); }
   TensorView tensor_view(UnitId unit, TensorId tensor, std::span<std::byte> buffer) const;
   GradientView gradient_view(UnitId unit, TensorId tensor, std::span<std::byte> buffer);
 
   TierUsage usage(Tier tier) const;
   LinkBytes bytes_moved() const;
+  BusySeconds busy_seconds() const;
+  MachineRates probe();
   StorageFacts storage_facts() const;
   std::string precision_text() const;
-  Session::LinkFloor byte_floor(std::uint32_t micro_batches) const;
+  Session::LinkFloor byte_floor(std::uint32_t micro_batches, std::uint32_t stashes) const;
 
   Device& device() { return *device_; }
   Communicator& communicator() { return *communicator_; }
@@ -137,6 +146,9 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   // Whether updates of the step under way have begun.
   bool updates_began() const;
   void check_unit(UnitId unit) const;
+  void check_activation(std::uint32_t index, std::string_view call) const;
+  ActivationLease lease_of(std::uint32_t index, bool keeps, StreamId stream,
+                           const Engine::LentActivation& lent);
   void check_step_options(const StepOptions& options) const;
 
   std::uint32_t declared_reductions(UnitId unit) const;
@@ -161,10 +173,13 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::unique_ptr<Device> device_;
   std::unique_ptr<BlockIo> io_;
   const LogSink log_;
-  SteadyClock clock_;
+  Simulation* const simulation_;  // may be null
+  const SteadyClock steady_clock_;
+  const Clock& clock_;
   LossScale loss_scale_;
   bool asked_loss_scale_ = false;  // for the step under way or the next one
 
+  std::optional<TimelineMarks> marks_;  // from open() on
   StateGeometry geometry_;
   MemoryPlan plan_;
   std::vector<std::unique_ptr<Budget>> budgets_;            // by tier
@@ -174,12 +189,14 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   std::vector<Lease> at_rest_;
   RangeAllocator surplus_;
   std::unique_ptr<Engine> engine_;
+  unsigned workers_ = 0;
 
   std::vector<std::uint64_t> first_tensor_;    // by unit: global index of its first tensor
   std::vector<std::uint64_t> tensor_updates_;  // by global tensor index
   std::uint64_t completed_steps_ = 0;
   std::uint64_t step_being_applied_ = 0;
   std::vector<UnitId> held_;  // by gather leases, one entry for each
+  std::atomic<std::uint32_t> live_activations_ = 0;
   std::mutex leases_mutex_;
   std::vector<UnitId> ended_leases_;  // not taken from held_ yet; guarded by leases_mutex_
   bool told_widening_ = false;

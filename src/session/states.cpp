@@ -33,6 +33,7 @@ void SessionImpl::initialize(UnitId unit, const FillFunction& fill) {
   guarded([&] {
     require_step(false, "initialize");
     check_unit(unit);
+    if (simulation_ != nullptr) return;
     engine_->settle();
     initialized_[unit.value] = false;
     const StateTable& table = geometry_.table;
@@ -103,6 +104,9 @@ void SessionImpl::read(UnitId unit, const std::string& kind_name, const ReadFunc
     require_step(false, "read");
     check_unit(unit);
     const KindId kind = kind_named(kind_name);
+    if (simulation_ != nullptr) {
+      throw Error(ErrorCode::not_supported, "the states of a simulation have no values");
+    }
     engine_->settle();
     const DType dtype = geometry_.table[kind].dtype;
     const BorrowedSlabs slabs(*engine_, 2);

@@ -19,19 +19,24 @@ constexpr double kSecond = 1e9;
 // That of optimizer.beta1 and optimizer.beta2.
 constexpr double kLargestBeta = 0.999999;
 
-// Adds the time between construction and destruction to `seconds`.
+// Adds the time between construction and destruction to `seconds`, and enters it as `label`.
 class Stopwatch {
  public:
-  Stopwatch(const Clock& clock, double& seconds)
-      : clock_(clock), seconds_(seconds), begin_ns_(clock.now_ns()) {}
-  ~Stopwatch() { seconds_ += static_cast<double>(clock_.now_ns() - begin_ns_) / kSecond; }
+  Stopwatch(const TimelineMarks& marks, double& seconds, std::string label)
+      : marks_(marks), seconds_(seconds), label_(std::move(label)), begin_ns_(marks.now_ns()) {}
+  ~Stopwatch() {
+    const std::int64_t end_ns = marks_.now_ns();
+    seconds_ += static_cast<double>(end_ns - begin_ns_) / kSecond;
+    if (!label_.empty()) marks_.add(TimelineRow::program, label_, begin_ns_, end_ns);
+  }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
  private:
-  const Clock& clock_;
+  const TimelineMarks& marks_;
   double& seconds_;
-  std::int64_t begin_ns_;
+  const std::string label_;
+  const std::int64_t begin_ns_;
 };
 
 std::uint64_t hash_of(const StepOptions& options) {
@@ -222,6 +227,7 @@ Step SessionImpl::begin_step(StepOptions options) {
     step_.seconds = {};
     step_.begin_ns = clock_.now_ns();
     step_.bytes_before = bytes_moved();
+    if (!geometry_.activations.homes.empty()) engine_->forget_activations();
     begin_pattern();
   });
   return Step(shared_from_this());
@@ -238,7 +244,8 @@ GatherLease SessionImpl::gather(UnitId unit, StreamId stream) {
                   "the next (optimizer.in_backward): gather before, or end the step",
                   {.unit = model_.unit(unit).name});
     }
-    const Stopwatch watch(clock_, step_.seconds.gather_wait);
+    const std::string& name = model_.unit(unit).name;
+    const Stopwatch watch(*marks_, step_.seconds.gather_wait, marks_->label("gather", name));
     make_call({CallKind::gather, unit});
     const bool shares = patterns_.follows() ? patterns_.shares() : holds(unit);
     Engine::Gathered gathered;
@@ -257,13 +264,15 @@ GatherLease SessionImpl::gather(UnitId unit, StreamId stream) {
     lease.buffer_ = gathered.buffer;
     lease.streams_[0] = stream;
     lease.stream_count_ = 1;
+    lease.entry_ = marks_->begin(stream);
     return lease;
   });
 }
 
-void SessionImpl::end_gather(UnitId unit, GatheringId gathering,
-                             std::span<const StreamId> streams) noexcept {
+void SessionImpl::end_gather(UnitId unit, GatheringId gathering, std::span<const StreamId> streams,
+                             const TimelineMarks::Mark& mark) noexcept {
   static_assert(GatherLease::kMostStreams == LastUses::kMostStreams);
+  marks_->end(mark, streams.front(), TimelineRow::compute, model_.unit(unit).name);
   LastUses last_uses;
   for (const StreamId stream : streams) {
     last_uses.events[last_uses.count++] = device_->record(stream);
@@ -298,7 +307,8 @@ GradientLease SessionImpl::gradients(UnitId unit, StreamId stream) {
                               declared_reductions(unit)),
                   {.unit = model_.unit(unit).name});
     }
-    const Stopwatch watch(clock_, step_.seconds.gradient_wait);
+    const Stopwatch watch(*marks_, step_.seconds.gradient_wait,
+                          marks_->label("gradients", model_.unit(unit).name));
     const std::span<std::byte> buffer = engine_->acquire_gradients(unit);
     device_->zero(stream, buffer.data(), Bytes{buffer.size()});
     GradientLease lease;
@@ -497,7 +507,7 @@ StepResult SessionImpl::end_step() {
     asked_loss_scale_ = false;
     LocalVerdict local;
     {
-      const Stopwatch watch(clock_, step_.seconds.drain);
+      const Stopwatch watch(*marks_, step_.seconds.drain, marks_->label("end: drain", ""));
       std::vector<UnitId> incomplete;
       for (const UnitId unit : step_.reduce_order) {
         if (step_.reductions[unit.value] < declared_reductions(unit)) incomplete.push_back(unit);
@@ -507,7 +517,7 @@ StepResult SessionImpl::end_step() {
     if (!step_.reduce_order.empty()) {
       Verdict verdict;
       {
-        const Stopwatch watch(clock_, step_.seconds.verdict);
+        const Stopwatch watch(*marks_, step_.seconds.verdict, marks_->label("end: verdict", ""));
         verdict = agree_on_verdict(local);
       }
       const double scale = gradient_factor();
@@ -527,7 +537,7 @@ StepResult SessionImpl::end_step() {
       }
       follow_loss_scale(result.skipped);
       if (!result.skipped) {
-        const Stopwatch watch(clock_, step_.seconds.update);
+        const Stopwatch watch(*marks_, step_.seconds.update, marks_->label("end: update", ""));
         result.clip_factor = clip_factor(result.grad_norm, config_.optimizer.clip_norm);
         start_update(verdict, scale * result.clip_factor);
         result.updated = true;

@@ -50,7 +50,8 @@ PacedDisk::Options disk_of(std::uint64_t states_bytes, double io_seconds) {
   // io_seconds = states / read + states / write
   const double write =
       static_cast<double>(states_bytes) * (1 + 1 / kReadRateOverWriteRate) / io_seconds;
-  return {.read_bytes_per_second = kReadRateOverWriteRate * write, .write_bytes_per_second = write};
+  return {.pace = {.read_bytes_per_second = kReadRateOverWriteRate * write,
+                   .write_bytes_per_second = write}};
 }
 
 // One step whose gradients are all the same small number.
@@ -75,8 +76,8 @@ StreamingResult measure_streaming(const BenchOptimPlan& plan, double kernel_seco
   const PacedDisk::Options disk = disk_of(states_bytes, plan.disk_times * kernel_seconds);
   StreamingResult result{.params = plan.streamed_params,
                          .workers = plan.threads,
-                         .disk_read_bytes_per_s = disk.read_bytes_per_second,
-                         .disk_write_bytes_per_s = disk.write_bytes_per_second,
+                         .disk_read_bytes_per_s = disk.pace.read_bytes_per_second,
+                         .disk_write_bytes_per_s = disk.pace.write_bytes_per_second,
                          .io_seconds = plan.disk_times * kernel_seconds,
                          .kernel_seconds = kernel_seconds};
   const Model model = model_of(plan.streamed_params);

@@ -26,6 +26,7 @@
 #include "strata/bytes.hpp"
 #include "strata/clock.hpp"
 #include "strata/error.hpp"
+#include "strata/machine.hpp"
 
 namespace strata::tool {
 namespace {
@@ -42,6 +43,7 @@ struct ModeResult {
   StepMode mode = StepMode::resident;
   Spread seconds;
   double limit = 0;
+  double predicted = 0;  // on the virtual clock
 };
 
 struct MachineResult {
@@ -52,8 +54,49 @@ struct MachineResult {
   StepRun scheduled;  // of the last mode
 };
 
-ModeResult summary_of(StepMode mode, const StepRun& run, const StepWork& work) {
-  return {.mode = mode, .seconds = spread_of(run.seconds), .limit = limit_of(mode, work)};
+// The same step where nothing is computed and time is arithmetic.
+double predict(const BenchStepOptions& options, StepMode mode, const StepWork& work,
+               const MachineRates& rates, const Check& check) {
+  Config config = step_config(options, mode);
+  config.nvme.directories = {kPacedDirectory};
+  SimulatedMachine machine(rates);
+  const Compute compute = [&machine](StreamId stream, double seconds, const HostFunction&) {
+    machine.compute(stream, seconds);
+  };
+  return median(
+      run_steps(options, config, machine.backends(config), compute, work, machine.clock(), check)
+          .seconds);
+}
+
+ModeResult summary_of(StepMode mode, const StepRun& run, const StepWork& work, double predicted) {
+  return {.mode = mode,
+          .seconds = spread_of(run.seconds),
+          .limit = limit_of(mode, work),
+          .predicted = predicted};
+}
+
+MachineRates probe_rates(const BenchStepOptions& options, const Config& config, Backends backends) {
+  Session session = Session::open(step_model(options), config, std::move(backends));
+  return session.probe();
+}
+
+Backends paced_backends(const Config& config, const DiskPace& disk) {
+  return {
+      .communicator = make_self_communicator(),
+      .device = std::make_unique<PacedDevice>(PacedDevice::Options{.arena = config.budgets.device}),
+      .block_io = std::make_unique<PacedDisk>(PacedDisk::Options{.pace = disk, .store = nullptr})};
+}
+
+// What workers and the device of this machine do; the disk is as declared.
+MachineRates paced_rates(const BenchStepOptions& options, StepMode mode, const DiskPace& disk) {
+  Config config = step_config(options, mode);
+  config.nvme.directories = {kPacedDirectory};
+  MachineRates rates = probe_rates(options, config, paced_backends(config, DiskPace{}));
+  rates.disks = {{.read_bytes_per_s = disk.read_bytes_per_second,
+                  .write_bytes_per_s = disk.write_bytes_per_second,
+                  .half_duplex = disk.half_duplex,
+                  .latency_s = disk.request_latency_seconds}};
+  return rates;
 }
 
 MachineResult measure_paced(const BenchStepOptions& options, double ratio, const Check& check) {
@@ -61,27 +104,25 @@ MachineResult measure_paced(const BenchStepOptions& options, double ratio, const
   // seconds = read / rate + written / rate
   const double write_rate =
       (bytes.read() / kReadRateOverWriteRate + bytes.written_update) / options.seconds;
-  const PacedDisk::Options disk{.read_bytes_per_second = kReadRateOverWriteRate * write_rate,
-                                .write_bytes_per_second = write_rate};
+  const DiskPace disk{.read_bytes_per_second = kReadRateOverWriteRate * write_rate,
+                      .write_bytes_per_second = write_rate};
   MachineResult result{.name = "paced", .ratio = ratio};
   result.work = work_of(bytes, disk.read_bytes_per_second, disk.write_bytes_per_second,
                         ratio * options.seconds);
   for (const StepMode mode : kStepModes) {
     Config config = step_config(options, mode);
     config.nvme.directories = {kPacedDirectory};
-    auto device =
-        std::make_unique<PacedDevice>(PacedDevice::Options{.arena = config.budgets.device});
-    PacedDevice& paced = *device;
+    const MachineRates rates = paced_rates(options, mode, disk);
+    Backends backends = paced_backends(config, disk);
+    auto& paced = dynamic_cast<PacedDevice&>(*backends.device);
     const Compute compute = [&paced](StreamId stream, double seconds, HostFunction function) {
       paced.launch_for(stream, std::chrono::nanoseconds(std::llround(seconds * 1e9)),
                        std::move(function));
     };
-    result.scheduled = run_steps(options, config,
-                                 {.communicator = make_self_communicator(),
-                                  .device = std::move(device),
-                                  .block_io = std::make_unique<PacedDisk>(disk)},
-                                 compute, result.work, check);
-    result.modes.push_back(summary_of(mode, result.scheduled, result.work));
+    result.scheduled =
+        run_steps(options, config, std::move(backends), compute, result.work, SteadyClock(), check);
+    result.modes.push_back(summary_of(mode, result.scheduled, result.work,
+                                      predict(options, mode, result.work, rates, check)));
   }
   return result;
 }
@@ -132,7 +173,8 @@ StepWork probe(const BenchStepOptions& options, const Config& config, const Chec
   const Compute compute_nothing = [&device](StreamId stream, double, HostFunction function) {
     if (function) device.launch(stream, std::move(function));
   };
-  const StepRun run = run_steps(options, config, std::move(backends), compute_nothing, {}, check);
+  const StepRun run =
+      run_steps(options, config, std::move(backends), compute_nothing, {}, SteadyClock(), check);
   const double update = median(run.update_seconds);
   const double sweeps = std::max(median(run.seconds) - update, 0.0);
   return {.forward_io = sweeps / 2, .backward_io = sweeps / 2, .update_io = update};
@@ -152,6 +194,7 @@ MachineResult measure_real(const BenchStepOptions& options, const Check& check) 
   result.work.backward_compute = 2 * io / 3;
   for (const StepMode mode : kStepModes) {
     const Config config = config_of(mode);
+    const MachineRates rates = probe_rates(options, config, real_backends(config));
     Backends backends = real_backends(config);
     Device& device = *backends.device;
     const Compute compute = [&](StreamId stream, double seconds, HostFunction function) {
@@ -162,8 +205,10 @@ MachineResult measure_real(const BenchStepOptions& options, const Check& check) 
         burner.burn_for(seconds - static_cast<double>(clock.now_ns() - begin_ns) * 1e-9);
       });
     };
-    result.scheduled = run_steps(options, config, std::move(backends), compute, result.work, check);
-    result.modes.push_back(summary_of(mode, result.scheduled, result.work));
+    result.scheduled =
+        run_steps(options, config, std::move(backends), compute, result.work, SteadyClock(), check);
+    result.modes.push_back(summary_of(mode, result.scheduled, result.work,
+                                      predict(options, mode, result.work, rates, check)));
   }
   return result;
 }
@@ -175,15 +220,17 @@ std::string text_of(const MachineResult& machine) {
       "  compute: {:.3f} s forward, {:.3f} s backward\n"
       "  I/O: {:.3f} s forward, {:.3f} s backward, {:.3f} s update\n"
       "  bound: {:.3f} s\n"
-      "  {:<20}{:>10}{:>20}{:>10}{:>8}\n",
+      "  {:<18}{:>8}{:>17}{:>10}{:>7}{:>18}\n",
       machine.name, machine.ratio, work.forward_compute, work.backward_compute, work.forward_io,
       work.backward_io, work.update_io, work.bound(), "mode", "step, s", "80% of steps", "limit, s",
-      "ratio");
+      "ratio", "virtual clock, s");
   for (const ModeResult& mode : machine.modes) {
-    text += fmt::format("  {:<20}{:>10.3f}{:>20}{:>10.3f}{:>8.3f}\n", name_of(mode.mode),
+    text += fmt::format("  {:<18}{:>8.3f}{:>17}{:>10.3f}{:>7.3f}{:>18}\n", name_of(mode.mode),
                         mode.seconds.median,
                         fmt::format("{:.3f} to {:.3f}", mode.seconds.low, mode.seconds.high),
-                        mode.limit, mode.seconds.median / mode.limit);
+                        mode.limit, mode.seconds.median / mode.limit,
+                        fmt::format("{:.3f} ({:+.1f} %)", mode.predicted,
+                                    100 * (mode.predicted / mode.seconds.median - 1)));
   }
   const ScheduleFacts& schedule = machine.scheduled.schedule;
   return text + fmt::format("  {} of {} steps followed the schedule, {} gather slots\n",
@@ -199,6 +246,7 @@ Json json_of(const MachineResult& machine) {
     json[key + "_s"] = mode.seconds.median;
     json[key + "_s_80"] = {mode.seconds.low, mode.seconds.high};
     json[key + "_limit_s"] = mode.limit;
+    json[key + "_virtual_s"] = mode.predicted;
   }
   json["bound_s"] = work.bound();
   json["forward_compute_s"] = work.forward_compute;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "strata/clock.hpp"
-
 namespace strata::tool {
 namespace {
 
@@ -51,7 +49,7 @@ class Program {
 }  // namespace
 
 StepRun run_steps(const BenchStepOptions& options, const Config& config, Backends backends,
-                  const Compute& compute, const StepWork& work,
+                  const Compute& compute, const StepWork& work, const Clock& clock,
                   const std::function<void()>& check) {
   Session session = Session::open(step_model(options), config, std::move(backends));
   for (std::uint32_t u = 0; u < options.units; ++u) {
@@ -63,7 +61,6 @@ StepRun run_steps(const BenchStepOptions& options, const Config& config, Backend
   StepRun run;
   Program program(session, compute, work);
   for (unsigned i = 0; i < kWarmUp; ++i) program.step();
-  const SteadyClock clock;
   const LinkBytes before = session.bytes_moved();
   std::int64_t last_ns = clock.now_ns();
   for (unsigned round = 0; round < options.rounds; ++round) {

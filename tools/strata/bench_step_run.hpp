@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench_step_plan.hpp"
+#include "strata/clock.hpp"
 #include "strata/session.hpp"
 
 namespace strata::tool {
@@ -21,8 +22,10 @@ struct StepRun {
   ScheduleFacts schedule;
 };
 
-// Opens a session, runs two steps to record and to fill pools, and measures `rounds` more.
+// Opens a session, runs two steps to record and to fill pools, and measures `rounds` more by
+// `clock`.
 StepRun run_steps(const BenchStepOptions& options, const Config& config, Backends backends,
-                  const Compute& compute, const StepWork& work, const std::function<void()>& check);
+                  const Compute& compute, const StepWork& work, const Clock& clock,
+                  const std::function<void()>& check);
 
 }  // namespace strata::tool

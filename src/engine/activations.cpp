@@ -1,0 +1,222 @@
+// Activations: a buffer on the device while the program holds a lease, and a home in between. What
+// was stashed last is wanted first, so that is what is fetched ahead.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/engine.hpp"
+#include "strata/error.hpp"
+
+namespace strata {
+
+Task<Engine::LentActivation> Engine::lend_activation_task(std::uint32_t index) {
+  drop_fetched_activations();  // they would keep the buffers that forward needs
+  Activation& activation = activations_[index];
+  co_await activation.home_is_settled.passed();
+  co_await activation.fetched.passed();
+  std::erase(stashed_, index);
+  activation.error = nullptr;
+  const ActivationHome& home = map_.activation(index);
+  if (home.tier == Tier::device) co_return LentActivation{home.memory, activation.ready};
+  co_return LentActivation{co_await take_activation_buffer(index), Event{}};
+}
+
+Task<std::span<std::byte>> Engine::take_activation_buffer(std::uint32_t index) {
+  Activation& activation = activations_[index];
+  activation.slot = co_await activation_slots_.acquire(1);
+  const std::span<std::byte> buffer = activation_buffer(activation.slot);
+  device_.note_lease(buffer);
+  co_return buffer;
+}
+
+std::span<std::byte> Engine::activation_buffer(const SlabSet& slot) const {
+  return slot[0].first(g_.activations.size.value);
+}
+
+// The slot is this task's from here on: another use of the activation may have its own.
+Task<> Engine::release_activation_buffer(std::uint32_t index, Event last_use) {
+  const SlabSet slot = std::move(activations_[index].slot);
+  co_await executor_.fired(last_use);
+  if (slot.size() > 0) device_.note_release(activation_buffer(slot));
+}
+
+Task<> Engine::keep_activation_task(std::uint32_t index, Event last_use) {
+  Activation& activation = activations_[index];
+  const ActivationHome& home = map_.activation(index);
+  stashed_.push_back(index);
+  if (home.tier == Tier::device) {
+    activation.ready = last_use;
+    co_return;
+  }
+  activation.home_is_settled.close();
+  try {
+    device_.wait(copy_out_stream_, last_use);
+    const std::byte* from = activation.slot[0].data();
+    if (home.tier == Tier::host) {
+      copy_activation_out(index, home.memory.data(), from, g_.activations.size);
+      co_await executor_.event(device_.record(copy_out_stream_));
+    } else {
+      TaskGroup pieces;
+      for (std::size_t p = 0; p < home.pieces.size(); ++p) {
+        pieces.start(store_activation_piece(index, p, from + p * g_.staging.slab.value));
+      }
+      co_await pieces.join();
+    }
+  } catch (...) {
+    activation.error = std::current_exception();
+  }
+  co_await release_activation_buffer(index, device_.record(copy_out_stream_));
+  activation.home_is_settled.open(executor_);
+}
+
+Task<> Engine::store_activation_piece(std::uint32_t index, std::size_t piece,
+                                      const std::byte* from) {
+  const ExtentId extent = map_.activation(index).pieces[piece];
+  const SlabSet slab = co_await activation_slabs_.acquire(1);
+  copy_activation_out(index, slab[0].data(), from, tile_io_.size(extent));
+  co_await executor_.event(device_.record(copy_out_stream_));
+  co_await tile_io_.write({.extent = extent, .data = slab[0].data()});
+}
+
+void Engine::copy_activation_out(std::uint32_t index, std::byte* host, const std::byte* device,
+                                 Bytes size) {
+  const TimelineMarks::Mark mark = marks_.begin(copy_out_stream_);
+  device_.copy(copy_out_stream_, host, device, size, CopyKind::device_to_host);
+  marks_.end(mark, copy_out_stream_, TimelineRow::device_to_host, activation_label(index));
+  copied_out_ += size.value;
+}
+
+void Engine::copy_activation_in(std::uint32_t index, std::byte* device, const std::byte* host,
+                                Bytes size) {
+  const TimelineMarks::Mark mark = marks_.begin(copy_in_stream_);
+  device_.copy(copy_in_stream_, device, host, size, CopyKind::host_to_device);
+  marks_.end(mark, copy_in_stream_, TimelineRow::host_to_device, activation_label(index));
+  copied_in_ += size.value;
+}
+
+std::string Engine::activation_label(std::uint32_t index) const {
+  return marks_.on() ? fmt::format("activation {}", index) : std::string();
+}
+
+void Engine::fetch_activation(std::uint32_t index) {
+  activations_[index].fetched.close();
+  background_.start(fetch_activation_task(index));
+}
+
+Task<> Engine::fetch_activation_task(std::uint32_t index) {
+  Activation& activation = activations_[index];
+  try {
+    co_await activation.home_is_settled.passed();
+    if (activation.error) std::rethrow_exception(activation.error);
+    std::byte* const to = (co_await take_activation_buffer(index)).data();
+    const ActivationHome& home = map_.activation(index);
+    if (home.tier == Tier::host) {
+      copy_activation_in(index, to, home.memory.data(), g_.activations.size);
+    } else {
+      TaskGroup pieces;
+      for (std::size_t p = 0; p < home.pieces.size(); ++p) {
+        pieces.start(load_activation_piece(index, p, to + p * g_.staging.slab.value));
+      }
+      co_await pieces.join();
+    }
+  } catch (...) {
+    activation.error = std::current_exception();
+  }
+  activation.ready = device_.record(copy_in_stream_);
+  activation.fetched.open(executor_);
+  if (std::exchange(activation.dropped, false)) {
+    co_await release_activation_buffer(index, activation.ready);
+  }
+}
+
+Task<> Engine::load_activation_piece(std::uint32_t index, std::size_t piece, std::byte* to) {
+  const ExtentId extent = map_.activation(index).pieces[piece];
+  SlabSet slab = co_await activation_slabs_.acquire(1);
+  co_await tile_io_.read({.extent = extent, .data = slab[0].data()}, IoPriority::gather);
+  copy_activation_in(index, to, slab[0].data(), tile_io_.size(extent));
+  background_.start(hold_until(device_.record(copy_in_stream_), std::move(slab)));
+}
+
+Task<Engine::LentActivation> Engine::unstash_task(std::uint32_t index) {
+  Activation& activation = activations_[index];
+  if (std::erase(stashed_, index) == 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("unstash of activation {}, which was not stashed in this step", index));
+  }
+  const ActivationHome& home = map_.activation(index);
+  if (home.tier == Tier::device) {
+    fetch_activations_ahead();
+    co_return LentActivation{home.memory, activation.ready};
+  }
+  // One that was dropped while it was fetched is wanted again.
+  if (activation.dropped) {
+    activation.dropped = false;
+  } else if (std::erase(activations_ahead_, index) == 0) {
+    fetch_activation(index);
+  }
+  fetch_activations_ahead();
+  co_await activation.fetched.passed();
+  if (activation.error) {
+    const std::exception_ptr error = std::exchange(activation.error, nullptr);
+    co_await release_activation_buffer(index, activation.ready);
+    std::rethrow_exception(error);
+  }
+  co_return LentActivation{activation_buffer(activation.slot), activation.ready};
+}
+
+// The program holds its own beside these, so that they never take a buffer that it needs.
+void Engine::fetch_activations_ahead() {
+  for (auto next = stashed_.rbegin();
+       next != stashed_.rend() && activations_ahead_.size() < kActivationsAhead; ++next) {
+    const Activation& activation = activations_[*next];
+    if (map_.activation(*next).tier == Tier::device || activation.dropped) continue;
+    if (std::ranges::find(activations_ahead_, *next) != activations_ahead_.end()) continue;
+    activations_ahead_.push_back(*next);
+    fetch_activation(*next);
+  }
+}
+
+void Engine::drop_fetched_activations() {
+  for (const std::uint32_t index : activations_ahead_) {
+    Activation& activation = activations_[index];
+    if (activation.fetched.is_open()) {
+      background_.start(release_activation_buffer(index, activation.ready));
+    } else {
+      activation.dropped = true;
+    }
+  }
+  activations_ahead_.clear();
+}
+
+Task<> Engine::end_activation_task(std::uint32_t index, Event last_use) {
+  if (map_.activation(index).tier == Tier::device) activations_[index].ready = last_use;
+  co_await release_activation_buffer(index, last_use);
+}
+
+Task<> Engine::forget_activations_task() {
+  drop_fetched_activations();
+  stashed_.clear();
+  co_return;
+}
+
+Engine::LentActivation Engine::lend_activation(std::uint32_t index) {
+  return executor_.run_blocking(lend_activation_task(index));
+}
+
+void Engine::keep_activation(std::uint32_t index, Event last_use) {
+  executor_.start(background_, keep_activation_task(index, last_use));
+}
+
+Engine::LentActivation Engine::unstash(std::uint32_t index) {
+  return executor_.run_blocking(unstash_task(index));
+}
+
+void Engine::end_activation(std::uint32_t index, Event last_use) {
+  executor_.start(background_, end_activation_task(index, last_use));
+}
+
+void Engine::forget_activations() {
+  executor_.start(background_, forget_activations_task());
+}
+
+}  // namespace strata
