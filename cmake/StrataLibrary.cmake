@@ -8,7 +8,8 @@ target_include_directories(strata PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}
                                          $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_link_libraries(strata PRIVATE fmt::fmt hwy::hwy Threads::Threads
                       PUBLIC $<BUILD_INTERFACE:strata_sanitizer>)
-foreach(room base files cpu posix self tcp virtual layout memory plan optim engine config session)
+foreach(room base files safetensors cpu posix self tcp virtual layout memory plan optim engine config
+             session)
   target_sources(strata PRIVATE $<TARGET_OBJECTS:strata_${room}>)
 endforeach()
 

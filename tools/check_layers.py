@@ -19,6 +19,7 @@ FACTORIES = ("src/session/factory.cpp", "src/session/factory_communicators.cpp",
 # Room -> the rooms that it may include, besides itself.
 BELOW = {"base": set(), "ports": {"base"}, "config": {"base"}}
 BELOW["files"] = {"ports", "base"}
+BELOW["safetensors"] = BELOW["files"] | {"files"}
 BELOW |= {adapter: {"ports", "base"} for adapter in ADAPTERS}
 for adapter in ("posix", "uring", "paced", "virtual"):
     BELOW[adapter] = BELOW["files"] | {"files"}
@@ -50,6 +51,7 @@ PUBLIC_HEADERS = {
     "machine.hpp": "session",
     "memory_plan.hpp": "layout",
     "model.hpp": "layout",
+    "safetensors.hpp": "safetensors",
     "session.hpp": "session",
     "timeline.hpp": "base",
     "types.hpp": "base",
@@ -168,6 +170,7 @@ SELF_TESTS = [
     ("tools/strata/bare_loop.cpp", "#include <liburing.h>", None),
     ("tools/strata/a.cpp", '#include "paced/x.hpp"', None),
     ("src/paced/a.cpp", '#include "files/x.hpp"', None),
+    ("src/safetensors/a.cpp", '#include "files/x.hpp"', None),
     ("examples/e/a.cpp", '#include "strata/session.hpp"', None),
     ("src/base/a.cpp", '#include "layout/x.hpp"', "base stands not above layout"),
     ("src/layout/a.cpp", '#include "memory/x.hpp"', "layout stands not above memory"),

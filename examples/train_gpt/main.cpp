@@ -10,11 +10,11 @@
 #include "options.hpp"
 #include "output.hpp"
 #include "run.hpp"
+#include "strata/safetensors.hpp"
 #include "summary.hpp"
 
+namespace train_gpt {
 namespace {
-
-using namespace train_gpt;
 
 // Everything that can be wrong before a session opens. Empty when there is nothing to run.
 std::optional<RunInputs> prepare(int argc, char** argv, const Job& job, Output& output) {
@@ -23,12 +23,20 @@ std::optional<RunInputs> prepare(int argc, char** argv, const Job& job, Output& 
     if (job.is_first()) output.write(*line.help);
     return std::nullopt;
   }
-  RunInputs inputs{line.options, load_config(line.options), nullptr};
+  RunInputs inputs{line.options, load_config(line.options), nullptr, nullptr};
   schedule_of(inputs.options, inputs.config);
   inputs.data = blaming_data([&] {
     return std::make_unique<Dataset>(inputs.options.data_path, inputs.options.format,
                                      inputs.options.model.vocab, inputs.options.model.sequence);
   });
+  if (!inputs.options.init_from.empty()) {
+    inputs.pretrained = blaming_data([&] {
+      return std::make_unique<Pretrained>(inputs.options.init_from, inputs.options.model);
+    });
+  }
+  if (job.is_first() && !inputs.options.export_directory.empty()) {
+    strata::safetensors::Writer::check_destination(inputs.options.export_directory);
+  }
   if (job.is_first() && !inputs.options.summary_json_path.empty()) {
     check_summary_path(inputs.options.summary_json_path);
   }
@@ -46,14 +54,19 @@ Outcome run(int argc, char** argv, Job& job) {
   return job.agree(attempt([&] { return Outcome{run_training(*inputs, job, output)}; }));
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const Outcome outcome = attempt([&] {
+Outcome run_job(int argc, char** argv) {
+  return attempt([&] {
     interrupt::install();
     Job job;
     return run(argc, argv, job);
   });
+}
+
+}  // namespace
+}  // namespace train_gpt
+
+int main(int argc, char** argv) {
+  const train_gpt::Outcome outcome = train_gpt::run_job(argc, argv);
   if (!outcome.message.empty()) fmt::print(stderr, "train_gpt: error: {}\n", outcome.message);
   return static_cast<int>(outcome.code);
 }

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "llama_config.hpp"
+#include "strata/bytes.hpp"
 #include "strata/error.hpp"
 
 namespace train_gpt {
@@ -22,6 +24,7 @@ struct Flags {
   std::optional<std::uint32_t> layers, hidden, heads, kv_heads, ffn, vocab, sequence;
   bool tied = false;
   bool untied = false;
+  std::string export_dtype, export_file;
 };
 
 void add_data_flags(CLI::App& app, Flags& flags) {
@@ -34,9 +37,12 @@ void add_data_flags(CLI::App& app, Flags& flags) {
 }
 
 void add_model_flags(CLI::App& app, Flags& flags, Options& options) {
-  app.add_option("--preset", options.preset,
-                 fmt::format("Model: {}", fmt::join(preset_names(), ", ")))
-      ->capture_default_str();
+  auto* preset = app.add_option("--preset", options.preset,
+                                fmt::format("Model: {}", fmt::join(preset_names(), ", ")))
+                     ->capture_default_str();
+  app.add_option("--init-from", options.init_from,
+                 "Directory of a Llama's or Qwen2's config.json and safetensors")
+      ->excludes(preset);
   app.add_option("--layers", flags.layers, "Blocks")->check(CLI::Range(1, 10'000));
   app.add_option("--hidden", flags.hidden, "Width of the residual stream")
       ->check(CLI::Range(1, 1 << 20));
@@ -54,7 +60,7 @@ void add_model_flags(CLI::App& app, Flags& flags, Options& options) {
 
 void add_training_flags(CLI::App& app, Options& options) {
   app.add_option("--steps", options.steps, "Optimizer steps")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
+      ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 40))
       ->capture_default_str();
   app.add_option("--batch", options.batch, "Sequences per micro-batch and rank")
       ->check(CLI::Range(1, 1 << 16))
@@ -75,6 +81,17 @@ void add_training_flags(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
+void add_export_flags(CLI::App& app, Flags& flags, Options& options) {
+  auto* directory = app.add_option("--export", options.export_directory,
+                                   "Write the trained weights here for transformers");
+  app.add_option("--export-dtype", flags.export_dtype,
+                 "bf16, fp16 or fp32 [that of the parameters]")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
+      ->needs(directory);
+  app.add_option("--export-file-size", flags.export_file, "Most bytes of tensors in a file [5GB]")
+      ->needs(directory);
+}
+
 void add_run_flags(CLI::App& app, Options& options) {
   app.add_option("--config", options.config_path, "Configuration of Strata (docs/config.md)");
   app.add_flag("--weights-hash", options.weights_hash,
@@ -85,8 +102,7 @@ void add_run_flags(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
-GptConfig model_of(const Flags& flags, const std::string& preset_name) {
-  GptConfig model = preset(preset_name);
+void apply(const Flags& flags, GptConfig& model) {
   model.layers = flags.layers.value_or(model.layers);
   model.hidden = flags.hidden.value_or(model.hidden);
   model.heads = flags.heads.value_or(model.heads);
@@ -96,8 +112,62 @@ GptConfig model_of(const Flags& flags, const std::string& preset_name) {
   model.sequence = flags.sequence.value_or(model.sequence);
   if (flags.tied) model.tied_embeddings = true;
   if (flags.untied) model.tied_embeddings = false;
-  validate(model);
-  return model;
+}
+
+// The files decide the shape; a flag may repeat it.
+void refuse_contradiction(const GptConfig& files, const GptConfig& flags, const std::string& from) {
+  const auto same = [&](std::uint64_t has, std::uint64_t asked, std::string_view name) {
+    if (has == asked) return;
+    throw Error(ErrorCode::config,
+                fmt::format("{} ({}) contradicts {}/config.json ({}); leave it out", name, asked,
+                            from, has));
+  };
+  same(files.layers, flags.layers, "--layers");
+  same(files.hidden, flags.hidden, "--hidden");
+  same(files.heads, flags.heads, "--heads");
+  same(files.kv_heads, flags.kv_heads, "--kv-heads");
+  same(files.ffn, flags.ffn, "--ffn");
+  same(files.vocab, flags.vocab, "--vocab");
+  same(files.tied_embeddings ? 1 : 0, flags.tied_embeddings ? 1 : 0, "--tied");
+  if (flags.sequence > files.sequence) {
+    throw Error(ErrorCode::config,
+                fmt::format("--sequence ({}) is beyond max_position_embeddings ({}) of "
+                            "{}/config.json; shorten it",
+                            flags.sequence, files.sequence, from));
+  }
+}
+
+void take_pretrained_model(const Flags& flags, Options& options) {
+  constexpr std::uint32_t kUsualSequence = 1024;
+  const LlamaConfig files = read_llama_config(options.init_from);
+  options.preset = "pretrained";
+  options.max_positions = files.max_positions;
+  options.model = files.model;
+  options.model.sequence = std::min(files.max_positions, kUsualSequence);
+  apply(flags, options.model);
+  refuse_contradiction(files.model, options.model, options.init_from);
+}
+
+void take_model(const Flags& flags, Options& options) {
+  if (!options.init_from.empty()) return take_pretrained_model(flags, options);
+  options.model = preset(options.preset);
+  apply(flags, options.model);
+  validate(options.model);
+  options.max_positions = options.model.sequence;
+}
+
+void take_export(const Flags& flags, Options& options) {
+  for (const strata::DType dtype :
+       {strata::DType::bf16, strata::DType::fp16, strata::DType::fp32}) {
+    if (flags.export_dtype == name_of(dtype)) options.export_dtype = dtype;
+  }
+  if (flags.export_file.empty()) return;
+  const auto size = strata::parse_bytes(flags.export_file);
+  if (!size || size->value == 0) {
+    throw Error(ErrorCode::config, fmt::format("--export-file-size must be a size as 5GB; found {}",
+                                               flags.export_file));
+  }
+  options.export_file_bytes = *size;
 }
 
 void take_data(const Flags& flags, Options& options) {
@@ -121,6 +191,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_data_flags(app, flags);
   add_model_flags(app, flags, options);
   add_training_flags(app, options);
+  add_export_flags(app, flags, options);
   add_run_flags(app, options);
   try {
     app.parse(argc, argv);
@@ -131,7 +202,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     throw Error(ErrorCode::config,
                 fmt::format("{} (train_gpt --help lists the flags)", error.what()));
   }
-  options.model = model_of(flags, options.preset);
+  take_model(flags, options);
+  take_export(flags, options);
   take_data(flags, options);
   return line;
 }

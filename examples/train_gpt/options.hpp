@@ -14,7 +14,9 @@ namespace train_gpt {
 
 struct Options {
   GptConfig model;
-  std::string preset = "tiny";
+  std::string preset = "tiny";      // "pretrained" with init_from
+  std::string init_from;            // a directory of weights; empty: drawn from the seed
+  std::uint32_t max_positions = 0;  // of the model, for which `sequence` may be shorter
 
   std::string data_path;
   TokenFormat format = TokenFormat::bytes;
@@ -35,6 +37,11 @@ struct Options {
   std::string config_path;  // empty: the default configuration
   std::string summary_json_path;
   bool weights_hash = false;
+
+  std::string export_directory;               // empty: no export
+  std::optional<strata::DType> export_dtype;  // empty: that of the parameters
+  strata::Bytes export_file_bytes{5'000'000'000};
+
   std::uint32_t threads = 1;
 
   std::uint64_t tokens_of_micro_batch() const { return std::uint64_t{batch} * model.sequence; }

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "export.hpp"
 #include "interrupt.hpp"
 #include "kernels.hpp"
 #include "progress.hpp"
@@ -29,6 +30,13 @@ TrainerOptions trainer_options(const Options& options) {
           .accumulation = options.accumulation,
           .eval_batches = options.eval_batches,
           .seed = options.seed};
+}
+
+ExportOptions export_options(const Options& options, const strata::Config& config) {
+  return {.directory = options.export_directory,
+          .config = {options.model, options.max_positions},
+          .dtype = options.export_dtype.value_or(config.precision.param),
+          .most_file_bytes = options.export_file_bytes};
 }
 
 // The first rank's warnings, each of them once, and only of a session that opened: when it did
@@ -89,6 +97,7 @@ class Run {
         schedule_(schedule_of(inputs.options, inputs.config)),
         weight_decay_(inputs.config.optimizer.weight_decay),
         session_(session),
+        pretrained_(inputs.pretrained.get()),
         is_first_(is_first),
         progress_(output, Output::is_terminal()),
         trainer_(session, *inputs.data, trainer) {
@@ -100,9 +109,10 @@ class Run {
 
   RunRecord train(const OsCounters& os_at_open) {
     if (is_first_) progress_.say(session_.precision_text());
-    trainer_.initialize_weights();
+    initialize_weights();
     const strata::LinkBytes before = session_.bytes_moved();
     bool stop = agree(session_.communicator(), 0).stop;
+    if (options_.eval_every != 0 && options_.steps == 0) evaluate(0);
     for (std::uint64_t step = 0; step < options_.steps && !stop; ++step) {
       stop = train_step(step) && step + 1 < options_.steps;
       const bool last = stop || step + 1 == options_.steps;
@@ -119,10 +129,22 @@ class Run {
     record_.schedule = session_.schedule_facts();
     record_.ranks = gather_numbers(session_.communicator(),
                                    numbers_of_rank(session_, options_, step_bytes, os_at_open));
+    if (!options_.export_directory.empty()) write_export();
     return std::move(record_);
   }
 
  private:
+  void initialize_weights() {
+    if (pretrained_ == nullptr) return trainer_.initialize_weights();
+    pretrained_->initialize(session_);
+  }
+
+  void write_export() {
+    const std::size_t files = export_weights(session_, export_options(options_, session_.config()));
+    if (!is_first_) return;
+    progress_.say(fmt::format("{} files written to {}", files, options_.export_directory));
+  }
+
   // Returns whether some rank was asked to stop.
   bool train_step(std::uint64_t step) {
     const auto begin = Clock::now();
@@ -162,6 +184,7 @@ class Run {
   const CosineSchedule schedule_;
   const double weight_decay_;
   strata::Session& session_;
+  Pretrained* const pretrained_;  // null: weights are drawn from the seed
   const bool is_first_;
   Progress progress_;
   Trainer trainer_;
@@ -179,6 +202,9 @@ RunRecord train_in_session(RunInputs& inputs, const Job& job, Output& output) {
   session_options.log = [warnings](strata::LogLevel level, std::string_view message) {
     if (level == strata::LogLevel::warning) warnings->add(message);
   };
+  if (inputs.pretrained != nullptr) {
+    for (const std::string& warning : inputs.pretrained->warnings()) warnings->add(warning);
+  }
   strata::Session session =
       strata::Session::open(make_model(inputs.options.model), inputs.config,
                             std::move(communicator), std::move(session_options));

@@ -7,6 +7,7 @@
 #include "job.hpp"
 #include "options.hpp"
 #include "output.hpp"
+#include "pretrained.hpp"
 #include "strata/config.hpp"
 
 namespace train_gpt {
@@ -15,6 +16,7 @@ struct RunInputs {
   Options options;
   strata::Config config;
   std::unique_ptr<Dataset> data;
+  std::unique_ptr<Pretrained> pretrained;  // null: weights are drawn from the seed
 };
 
 // Trains, and prints progress and the summary from the first rank. Throws strata::Error; peers are
