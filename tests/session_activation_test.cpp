@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr std::uint32_t kCount = 7;
-constexpr Bytes kSize{600'001};  // two slabs of 256 KiB and an odd rest
+constexpr Bytes kSize{300'001};  // a slab of 256 KiB and an odd rest
 
 Config config_for(TierFractions activations) {
   Config config = toy_config({1, 0, 0}, {1, 0, 0}, {1, 0, 0});
@@ -63,9 +63,7 @@ class ActivationProgram {
   void fill(const ActivationLease& lease, std::uint64_t value) {
     copy_done();
     std::byte* from = host_.memory().data();
-    for (std::uint64_t i = 0; i < kSize.value; ++i) {
-      from[i] = static_cast<std::byte>(rng::at(value, i / 64));
-    }
+    std::memcpy(from, pattern(value).data(), kSize.value);
     session_.device().copy(stream_, lease.memory().data(), from, kSize, CopyKind::host_to_device);
   }
   void stash(std::uint32_t index, std::uint64_t value) {
@@ -77,9 +75,7 @@ class ActivationProgram {
     std::byte* to = host_.memory().data() + kSize.value;
     session_.device().copy(stream_, to, lease.memory().data(), kSize, CopyKind::device_to_host);
     copy_done();
-    for (std::uint64_t i = 0; i < kSize.value; ++i) {
-      ASSERT_EQ(to[i], static_cast<std::byte>(rng::at(value, i / 64))) << i;
-    }
+    ASSERT_EQ(std::memcmp(to, pattern(value).data(), kSize.value), 0);
   }
   void expect(std::uint32_t index, std::uint64_t value) {
     SCOPED_TRACE(index);
@@ -95,6 +91,11 @@ class ActivationProgram {
     options.activations = {.count = kCount, .size = kSize};
     return Session::open(toy_model({}), config, std::move(backends), std::move(options));
   }
+  static std::vector<std::uint64_t> pattern(std::uint64_t value) {
+    std::vector<std::uint64_t> words(kSize.value / sizeof(value) + 1);
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = rng::at(value, i);
+    return words;
+  }
   void copy_done() { session_.device().synchronize(session_.device().record(stream_)); }
 
   Session session_;
@@ -102,8 +103,8 @@ class ActivationProgram {
   ScratchLease host_;
 };
 
-const std::vector<TierFractions> kHomes{
-    {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {0.3, 0.3, 0.4}, {0.5, 0.5, 0}, {0.15, 0, 0.85}};
+const std::vector<TierFractions> kHomes{{1, 0, 0},       {0, 1, 0},     {0, 0, 1},
+                                        {0.3, 0.3, 0.4}, {0.5, 0.5, 0}, {0.15, 0, 0.85}};
 
 using Activations = TestOnMachine<1>;
 
@@ -140,11 +141,12 @@ TEST_F(Activations, ReserveWhatThePlanSays) {
 
 // Whatever the program does, in whatever order; guesses of what comes next are wrong most times.
 TEST_F(Activations, ComeBackInAnyOrder) {
-  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(seed);
     TestMachine machine(1, seed);
-    ActivationProgram program(machine, config_for(kHomes[seed % kHomes.size()]),
-                              std::make_unique<SimulatedDisk>(SimulatedDisk::Options{.seed = seed}));
+    ActivationProgram program(
+        machine, config_for(kHomes[seed % kHomes.size()]),
+        std::make_unique<SimulatedDisk>(SimulatedDisk::Options{.seed = seed}));
     std::uint64_t draw = 0;
     const auto random = [&](std::uint64_t below) { return rng::at(seed, draw++) % below; };
     for (int step = 0; step < 3; ++step) {
@@ -227,8 +229,9 @@ TEST_F(Activations, WrongUseIsToldAndChangesNothing) {
     Step running = program.begin();
     program.stash(3, 9);
     program.stash(4, 10);
-    EXPECT_THAT(error_of([&] { program.session().stash(kCount, program.stream()).discard(); }).what(),
-                HasSubstr("declares 7"));
+    EXPECT_THAT(
+        error_of([&] { program.session().stash(kCount, program.stream()).discard(); }).what(),
+        HasSubstr("declares 7"));
     EXPECT_THAT(error_of([&] { program.session().unstash(2, program.stream()).discard(); }).what(),
                 HasSubstr("not stashed in this step"));
     program.expect(3, 9);

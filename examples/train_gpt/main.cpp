@@ -37,9 +37,11 @@ std::optional<RunInputs> prepare(int argc, char** argv, const Job& job, Output& 
   if (job.is_first() && !inputs.options.export_directory.empty()) {
     strata::safetensors::Writer::check_destination(inputs.options.export_directory);
   }
-  if (job.is_first() && !inputs.options.summary_json_path.empty()) {
-    check_summary_path(inputs.options.summary_json_path);
-  }
+  const auto check_output = [&](const std::string& path, std::string_view flag) {
+    if (job.is_first() && !path.empty()) check_output_path(path, flag);
+  };
+  check_output(inputs.options.summary_json_path, "--summary-json");
+  check_output(inputs.options.timeline_path, "--timeline");
   return inputs;
 }
 

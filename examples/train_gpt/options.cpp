@@ -97,6 +97,10 @@ void add_run_flags(CLI::App& app, Options& options) {
   app.add_flag("--weights-hash", options.weights_hash,
                "End with a line `weights <hash of the final weights>`");
   app.add_option("--summary-json", options.summary_json_path, "Write the summary's numbers here");
+  app.add_option("--timeline", options.timeline_path,
+                 "Write what the first rank did in steps 3 to 5 here, for Perfetto");
+  app.add_flag("!--no-probe", options.probe,
+               "Do not find the machine's rates before the run (the bound in the summary)");
   app.add_option("--threads", options.threads, "BLAS threads per rank")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

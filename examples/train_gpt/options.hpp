@@ -36,6 +36,8 @@ struct Options {
 
   std::string config_path;  // empty: the default configuration
   std::string summary_json_path;
+  std::string timeline_path;  // empty: none
+  bool probe = true;          // find the machine's rates before the run
   bool weights_hash = false;
 
   std::string export_directory;               // empty: no export

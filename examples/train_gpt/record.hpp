@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "options.hpp"
+#include "strata/machine.hpp"
 #include "strata/session.hpp"
 
 namespace train_gpt {
@@ -50,6 +52,15 @@ struct RankNumbers {
   strata::Session::LinkFloor floor;  // per parameter of this rank's share and step
 };
 
+// What each resource of the first rank did in training steps, evaluations left out.
+struct ResourceNumbers {
+  double seconds = 0;  // from the first step to the end of the last update
+  strata::BusySeconds busy;
+  double compute_busy = 0;
+  strata::LinkBytes bytes;
+  std::optional<strata::MachineRates> rates;  // found before the run
+};
+
 struct RunRecord {
   Options options;
   std::uint64_t parameters = 0;
@@ -59,6 +70,7 @@ struct RunRecord {
   std::vector<RankNumbers> ranks;
   strata::StorageFacts storage;  // of rank 0
   strata::ScheduleFacts schedule;
+  ResourceNumbers resources;
   std::string weights_hash;  // empty unless asked for
   bool interrupted = false;
 };

@@ -91,12 +91,13 @@ Agreed agree(strata::Communicator& communicator, double loss_sum) {
 
 class Run {
  public:
-  Run(RunInputs& inputs, const TrainerOptions& trainer, strata::Session& session, bool is_first,
-      Output& output)
+  Run(RunInputs& inputs, const TrainerOptions& trainer, strata::Session& session,
+      strata::Timeline& timeline, bool is_first, Output& output)
       : options_(inputs.options),
         schedule_(schedule_of(inputs.options, inputs.config)),
         weight_decay_(inputs.config.optimizer.weight_decay),
         session_(session),
+        timeline_(timeline),
         pretrained_(inputs.pretrained.get()),
         is_first_(is_first),
         progress_(output, Output::is_terminal()),
@@ -109,11 +110,15 @@ class Run {
 
   RunRecord train(const OsCounters& os_at_open) {
     if (is_first_) progress_.say(session_.precision_text());
+    if (options_.probe) record_.resources.rates = session_.probe();
     initialize_weights();
     const strata::LinkBytes before = session_.bytes_moved();
+    const strata::BusySeconds busy_before = session_.busy_seconds();
+    const auto begin = Clock::now();
     bool stop = agree(session_.communicator(), 0).stop;
     if (options_.eval_every != 0 && options_.steps == 0) evaluate(0);
     for (std::uint64_t step = 0; step < options_.steps && !stop; ++step) {
+      record_timeline(step);
       stop = train_step(step) && step + 1 < options_.steps;
       const bool last = stop || step + 1 == options_.steps;
       if (options_.eval_every != 0 && (last || (step + 1) % options_.eval_every == 0)) {
@@ -122,6 +127,13 @@ class Run {
     }
     session_.synchronize();
     const strata::LinkBytes step_bytes = session_.bytes_moved() - before - eval_bytes_;
+    record_.resources.seconds = seconds_since(begin) - eval_seconds_;
+    record_.resources.busy = session_.busy_seconds() - busy_before - eval_busy_;
+    record_.resources.bytes = step_bytes;
+    for (const StepRecord& step : record_.steps) {
+      record_.resources.compute_busy += step.compute_seconds;
+    }
+    timeline_.record(false);
     progress_.finish();
     record_.interrupted = stop;
     if (options_.weights_hash) record_.weights_hash = session_.weights_hash();
@@ -134,6 +146,14 @@ class Run {
   }
 
  private:
+  // Steps that follow the schedule, with what trails behind the last of them.
+  void record_timeline(std::uint64_t step) {
+    if (options_.timeline_path.empty() || !is_first_) return;
+    const std::uint64_t first = std::min<std::uint64_t>(2, options_.steps - 1);
+    if (step == first) timeline_.record(true);
+    if (step == first + 3) timeline_.record(false);
+  }
+
   void initialize_weights() {
     if (pretrained_ == nullptr) return trainer_.initialize_weights();
     pretrained_->initialize(session_);
@@ -172,8 +192,12 @@ class Run {
   void evaluate(std::uint64_t steps_done) {
     session_.synchronize();  // the update's bytes are those of steps
     const strata::LinkBytes before = session_.bytes_moved();
+    const strata::BusySeconds busy_before = session_.busy_seconds();
+    const auto begin = Clock::now();
     const double sum = agree(session_.communicator(), trainer_.evaluate()).loss_sum;
     eval_bytes_ += session_.bytes_moved() - before;
+    eval_busy_ += session_.busy_seconds() - busy_before;
+    eval_seconds_ += seconds_since(begin);
     const auto tokens = static_cast<double>(options_.tokens_of_micro_batch()) *
                         options_.eval_batches * session_.communicator().size();
     record_.evals.push_back({steps_done, sum / tokens});
@@ -184,12 +208,15 @@ class Run {
   const CosineSchedule schedule_;
   const double weight_decay_;
   strata::Session& session_;
+  strata::Timeline& timeline_;
   Pretrained* const pretrained_;  // null: weights are drawn from the seed
   const bool is_first_;
   Progress progress_;
   Trainer trainer_;
   RunRecord record_;
   strata::LinkBytes eval_bytes_;
+  strata::BusySeconds eval_busy_;
+  double eval_seconds_ = 0;
 };
 
 RunRecord train_in_session(RunInputs& inputs, const Job& job, Output& output) {
@@ -202,6 +229,8 @@ RunRecord train_in_session(RunInputs& inputs, const Job& job, Output& output) {
   session_options.log = [warnings](strata::LogLevel level, std::string_view message) {
     if (level == strata::LogLevel::warning) warnings->add(message);
   };
+  strata::Timeline timeline;
+  session_options.timeline = &timeline;
   if (inputs.pretrained != nullptr) {
     for (const std::string& warning : inputs.pretrained->warnings()) warnings->add(warning);
   }
@@ -210,7 +239,12 @@ RunRecord train_in_session(RunInputs& inputs, const Job& job, Output& output) {
                             std::move(communicator), std::move(session_options));
   if (job.is_first()) warnings->session_opened();
   try {
-    return Run(inputs, trainer, session, job.is_first(), output).train(os_at_open);
+    RunRecord record =
+        Run(inputs, trainer, session, timeline, job.is_first(), output).train(os_at_open);
+    if (job.is_first() && !inputs.options.timeline_path.empty()) {
+      timeline.write(inputs.options.timeline_path, session.communicator().rank());
+    }
+    return record;
   } catch (const std::exception& error) {
     session.communicator().abort(error.what());
     throw;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "resources.hpp"
 #include "strata/bytes.hpp"
 
 namespace train_gpt {
@@ -193,7 +194,7 @@ std::uint64_t states_bytes(const RunRecord& run) {
 std::string summary_text(const RunRecord& run) {
   return fmt::format("\nsummary{}\n", run.interrupted ? ", interrupted" : "") + loss_lines(run) +
          size_lines(run) + storage_line(run) + schedule_line(run) + time_lines(run) +
-         link_table(run) + tier_table(run);
+         resource_table(run) + link_table(run) + tier_table(run);
 }
 
 }  // namespace train_gpt

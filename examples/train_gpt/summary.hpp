@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "record.hpp"
 
@@ -34,7 +35,8 @@ std::string summary_text(const RunRecord& run);
 // Throws strata::Error(io) that names the file.
 void write_summary_json(const RunRecord& run, const std::string& path);
 
-// Throws strata::Error(config) when the file cannot be created, before hours of training are spent.
-void check_summary_path(const std::string& path);
+// Throws strata::Error(config) naming the flag when the file cannot be created, before hours of
+// training are spent.
+void check_output_path(const std::string& path, std::string_view flag);
 
 }  // namespace train_gpt

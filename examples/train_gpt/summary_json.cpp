@@ -1,7 +1,10 @@
+#include <fmt/format.h>
+
 #include <cerrno>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "resources.hpp"
 #include "strata/error.hpp"
 #include "summary.hpp"
 
@@ -61,6 +64,21 @@ Json column(const Records& records, Value&& value) {
   return list;
 }
 
+Json resources_json(const RunRecord& run) {
+  if (run.steps.empty()) return Json::object();
+  Json json{{"step_s", seconds_of_step(run)}};
+  if (const auto bound = step_bound(run)) {
+    json["bound_s"] = bound->seconds;
+    json["bound_by"] = bound->resource;
+  }
+  for (const Resource& resource : resources(run)) {
+    Json& entry = json["busy"][resource.name];
+    entry = {{"busy_s", resource.busy_s}, {"bytes", resource.bytes}};
+    if (resource.at_rates) entry["at_probed_rates_s"] = *resource.at_rates;
+  }
+  return json;
+}
+
 Json run_json(const RunRecord& run) {
   const StepTimes times = step_times(run);
   Json json = {{"preset", run.options.preset},
@@ -94,6 +112,7 @@ Json run_json(const RunRecord& run) {
                      {"registered", run.storage.registered},
                      {"page_bytes", run.storage.page_size.value},
                      {"verified", run.storage.verified}};
+  json["resources"] = resources_json(run);
   json["schedule"] = {{"steps", run.schedule.steps},
                       {"followed", run.schedule.followed},
                       {"deviations", run.schedule.deviations},
@@ -115,10 +134,10 @@ void write_summary_json(const RunRecord& run, const std::string& path) {
   }
 }
 
-void check_summary_path(const std::string& path) {
+void check_output_path(const std::string& path, std::string_view flag) {
   const std::ofstream file(path, std::ios::app);
   if (!file) {
-    throw strata::Error(strata::ErrorCode::config, "cannot write the file of --summary-json",
+    throw strata::Error(strata::ErrorCode::config, fmt::format("cannot write the file of {}", flag),
                         {.errnum = errno, .path = path});
   }
 }

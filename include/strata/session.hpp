@@ -310,6 +310,8 @@ struct BusySeconds {
   double device_updates = 0;
   double workers = 0;  // summed over them
   unsigned worker_count = 0;
+
+  BusySeconds& operator+=(const BusySeconds& other);
 };
 BusySeconds operator-(const BusySeconds& a, const BusySeconds& b);
 

@@ -238,8 +238,6 @@ void Engine::end_activation(std::uint32_t index, Event last_use, bool wanted_aga
   executor_.start(background_, end_activation_task(index, last_use, wanted_again));
 }
 
-void Engine::forget_activations() {
-  executor_.start(background_, forget_activations_task());
-}
+void Engine::forget_activations() { executor_.start(background_, forget_activations_task()); }
 
 }  // namespace strata

@@ -333,8 +333,8 @@ class Engine {
   void wait_for_reduced(UnitId unit, Event reduced);
   Task<> add_gradient(std::uint32_t segment, std::uint32_t tile, const std::byte* wire,
                       Contribution contribution);
-  Task<> add_on_device(UnitId unit, const Tile& tile, const TileState& state,
-                       const std::byte* wire, Contribution contribution);
+  Task<> add_on_device(UnitId unit, const Tile& tile, const TileState& state, const std::byte* wire,
+                       Contribution contribution);
   Task<> add_on_host(UnitId unit, const Tile& tile, const TileState& state, const std::byte* wire,
                      Contribution contribution);
   Task<> add_on_nvme(std::uint32_t segment, std::uint32_t tile, const std::byte* wire,

@@ -84,8 +84,8 @@ class Executor {
   auto fired(Event event) { return FiredAwaiter{*this, event}; }
   // co_await work(cost, function): runs it on a worker.
   template <class Function>
-  auto work(JobCost cost, Function function) {
-    return WorkAwaiter<Function>{*this, std::move(cost), std::move(function)};
+  auto work(const JobCost& cost, Function function) {
+    return WorkAwaiter<Function>{*this, cost, std::move(function)};
   }
 
  private:
@@ -141,8 +141,8 @@ class Executor {
   template <class Function>
   // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): final, and never deleted as a Job
   struct WorkAwaiter final : Job {
-    WorkAwaiter(Executor& on, JobCost costs, Function what)
-        : Job(std::move(costs)), executor(on), function(std::move(what)) {}
+    WorkAwaiter(Executor& on, const JobCost& costs, Function what)
+        : Job(costs), executor(on), function(std::move(what)) {}
     Executor& executor;
     Function function;
     std::coroutine_handle<> handle;
@@ -182,7 +182,7 @@ class Executor {
 
   void enter_work(const Job& job) const {
     if (marks_ != nullptr) {
-      marks_->add(TimelineRow::workers, job.cost.label, job.begin_ns, job.end_ns);
+      marks_->add(TimelineRow::workers, std::string(job.cost.label), job.begin_ns, job.end_ns);
     }
   }
   void collect_posted();

@@ -186,10 +186,10 @@ Task<> Engine::add_on_host(UnitId unit, const Tile& tile, const TileState& state
   copy_out(unit, "gradient", landing, wire, tile_bytes(tile, g_.table.wire));
   co_await executor_.event(device_.record(copy_out_stream_));
   if (!accumulates() && !contribution.last) co_return;
-  JobCost cost{.summed_elems = tile.count_elems, .label = label("add gradient", unit)};
-  co_await executor_.work(std::move(cost), [&] {
-    take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums);
-  });
+  const std::string entry = label("add gradient", unit);
+  const JobCost cost{.summed_elems = tile.count_elems, .label = entry};
+  co_await executor_.work(
+      cost, [&] { take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums); });
 }
 
 Task<> Engine::add_on_nvme(std::uint32_t segment, std::uint32_t tile_index, const std::byte* wire,
@@ -205,10 +205,11 @@ Task<> Engine::add_on_nvme(std::uint32_t segment, std::uint32_t tile_index, cons
   TileBuffer at_rest = on_nvme(segment, tile_index, kGradKind, rest);
   const std::span<const TileBuffer> inputs(&at_rest, contribution.first ? 0 : 1);
   if (!contribution.first) co_await tile_io_.fetch(at_rest, IoPriority::stage);
-  JobCost cost{.summed_elems = tile.count_elems, .label = label("add gradient", unit)};
-  co_await tile_io_.process(
-      inputs, std::span(&at_rest, 1), std::move(cost),
-      [&] { take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums); });
+  const std::string entry = label("add gradient", unit);
+  const JobCost cost{.summed_elems = tile.count_elems, .label = entry};
+  co_await tile_io_.process(inputs, std::span(&at_rest, 1), cost, [&] {
+    take_on_host(tile, rest, landing, g_.table, contribution, state.host_sums);
+  });
   co_await tile_io_.store(at_rest);
 }
 
@@ -230,11 +231,10 @@ Task<> Engine::sum_gradient(std::uint32_t segment, std::uint32_t tile_index) {
     co_await tile_io_.read(on_nvme(segment, tile_index, kGradKind, slab[0].data()),
                            IoPriority::stage);
   }
-  JobCost cost{.summed_elems = tile.count_elems,
-               .label = label("sum gradient", g_.layout.segments[segment].unit)};
-  co_await executor_.work(std::move(cost), [&] {
-    sum_on_host(tile, rest, g_.table[kGradKind].dtype, state.host_sums);
-  });
+  const std::string entry = label("sum gradient", g_.layout.segments[segment].unit);
+  const JobCost cost{.summed_elems = tile.count_elems, .label = entry};
+  co_await executor_.work(
+      cost, [&] { sum_on_host(tile, rest, g_.table[kGradKind].dtype, state.host_sums); });
 }
 
 Task<LocalVerdict> Engine::finish_task(const std::vector<UnitId>& reduced,

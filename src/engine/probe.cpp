@@ -11,9 +11,9 @@ namespace strata {
 namespace {
 
 // Enough to be past queues and caches, and little enough to be over soon.
-constexpr Bytes kDiskBytes = 192_MiB;
-constexpr Bytes kCopyBytes = 192_MiB;
-constexpr std::int64_t kWorkNs = 60'000'000;
+constexpr Bytes kDiskBytes = 192_MiB;  // or twice what rests there
+constexpr Bytes kCopyBytes = 64_MiB;
+constexpr std::int64_t kWorkNs = 30'000'000;
 constexpr std::size_t kRequestsInFlight = 6;
 constexpr double kSecond = 1e9;
 
@@ -220,15 +220,16 @@ MachineProbe Engine::probe(unsigned workers, const TileRuns& runs,
     meet();
     return executor_.run_blocking(std::move(task));
   };
-  phase(probe_disk_task({}, kDiskBytes));  // the first pass over a new file is slower
-  found.disk_write_bytes_per_s = phase(probe_disk_task({}, kDiskBytes));
-  found.disk_read_bytes_per_s = phase(probe_disk_task(kDiskBytes, {}));
+  const Bytes amount = std::min(kDiskBytes, 2 * map_.extents() * g_.staging.slab);
+  phase(probe_disk_task({}, amount));  // the first pass over a new file is slower
+  found.disk_write_bytes_per_s = phase(probe_disk_task({}, amount));
+  found.disk_read_bytes_per_s = phase(probe_disk_task(amount, {}));
   if (found.disk_read_bytes_per_s > 0) {
     // Both for as long as each would take alone.
     const double share =
         found.disk_read_bytes_per_s / (found.disk_read_bytes_per_s + found.disk_write_bytes_per_s);
-    const Bytes read{static_cast<std::uint64_t>(share * static_cast<double>(kDiskBytes.value))};
-    const double mixed = phase(probe_disk_task(read, kDiskBytes - read));
+    const Bytes read{static_cast<std::uint64_t>(share * static_cast<double>(amount.value))};
+    const double mixed = phase(probe_disk_task(read, amount - read));
     const double apart = found.disk_read_bytes_per_s + found.disk_write_bytes_per_s;
     found.disk_mix = mixed / apart;
   }

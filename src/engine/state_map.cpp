@@ -35,10 +35,11 @@ TileSums carve_sums(Carver& carver, const Tile& tile) {
 StateMap::StateMap(const StateGeometry& g, Device& device, ExtentStore& store,
                    const Options& options)
     : device_(device),
-      staging_region_((g.staging.total() + g.activations.staging) * g.staging.slab, {.what = "staging memory",
-                                                           .for_transfers = true,
-                                                           .addresses_only = options.addresses_only,
-                                                           .log = options.log}),
+      staging_region_((g.staging.total() + g.activations.staging) * g.staging.slab,
+                      {.what = "staging memory",
+                       .for_transfers = true,
+                       .addresses_only = options.addresses_only,
+                       .log = options.log}),
       host_(host_bytes(g), {.what = "states in host memory",
                             .addresses_only = options.addresses_only,
                             .log = options.log}),
@@ -85,8 +86,7 @@ void StateMap::place_activations(const StateGeometry& g, ExtentStore& store) {
         for (Bytes left = size; left > Bytes{};) {
           const Bytes piece = std::min(left, g.staging.slab);
           home.pieces.push_back(store.add(piece, stream));
-          owners_.push_back(
-              {.activation = static_cast<std::uint32_t>(activations_.size() - 1)});
+          owners_.push_back({.activation = static_cast<std::uint32_t>(activations_.size() - 1)});
           left = left - piece;
         }
         break;

@@ -24,13 +24,13 @@ std::span<std::byte> bytes_of(std::byte* data, Bytes size) { return {data, size.
 Task<> TileIo::read(TileBuffer tile, IoPriority priority) {
   co_await fetch(tile, priority);
   if (!options_.verify) co_return;
-  JobCost cost{.label = label("verify", tile.extent)};
-  co_await process(std::span<const TileBuffer>(&tile, 1), {}, std::move(cost), [] {});
+  const std::string entry = label("verify", tile.extent);
+  co_await process(std::span<const TileBuffer>(&tile, 1), {}, {.label = entry}, [] {});
 }
 
 Task<> TileIo::write(TileBuffer tile) {
-  JobCost cost{.label = label("checksum", tile.extent)};
-  co_await process({}, std::span<TileBuffer>(&tile, 1), std::move(cost), [] {});
+  const std::string entry = label("checksum", tile.extent);
+  co_await process({}, std::span<TileBuffer>(&tile, 1), {.label = entry}, [] {});
   co_await store(tile);
 }
 
@@ -158,10 +158,10 @@ Task<Bytes> TileIo::probe(ExtentId extent, IoOp op, std::byte* data) {
 Task<> TileIo::read_again(TileBuffer tile) {
   co_await fetch(tile, IoPriority::gather);
   bool whole = false;
-  JobCost cost{.checked = checked_bytes(std::span<const TileBuffer>(&tile, 1)),
-               .label = label("verify again", tile.extent)};
-  co_await executor_.work(std::move(cost),
-                          [&] { whole = holds_what_was_written(tile); });
+  const std::string entry = label("verify again", tile.extent);
+  const JobCost cost{.checked = checked_bytes(std::span<const TileBuffer>(&tile, 1)),
+                     .label = entry};
+  co_await executor_.work(cost, [&] { whole = holds_what_was_written(tile); });
   if (!whole) throw_corrupt(tile.extent);
   if (!options_.log) co_return;
   const TileName name = options_.name(tile.extent);

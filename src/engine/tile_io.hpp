@@ -132,7 +132,7 @@ template <class Pass>
 Task<> TileIo::process(std::span<const TileBuffer> inputs, std::span<TileBuffer> outputs,
                        JobCost cost, Parts parts, Pass pass) {
   cost.checked += checked_bytes(outputs);
-  return process(inputs, {}, std::move(cost),
+  return process(inputs, {}, cost,
                  [this, outputs, parts, pass] { run_in_parts(outputs, parts, std::ref(pass)); });
 }
 

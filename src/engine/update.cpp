@@ -220,15 +220,15 @@ Task<> Engine::update_tile(std::uint32_t segment, std::uint32_t tile_index,
   co_await reads.join();
 
   UpdateOp op = update_op(tile, at, std::move(runs));
-  JobCost cost{.updated_elems = tile.count_elems,
-               .label = label("update", g_.layout.segments[segment].unit)};
-  co_await tile_io_.process(
-      std::span<const TileBuffer>(inputs).first(input_count),
-      std::span(outputs).first(output_count), std::move(cost),
-      {.count = tile.count_elems, .part = kPartElems}, [&](std::uint64_t begin, std::uint64_t end) {
-        run_on_host(op, begin, end);
-        fill_gaps(op, begin, end);
-      });
+  const std::string entry = label("update", g_.layout.segments[segment].unit);
+  const JobCost cost{.updated_elems = tile.count_elems, .label = entry};
+  co_await tile_io_.process(std::span<const TileBuffer>(inputs).first(input_count),
+                            std::span(outputs).first(output_count), cost,
+                            {.count = tile.count_elems, .part = kPartElems},
+                            [&](std::uint64_t begin, std::uint64_t end) {
+                              run_on_host(op, begin, end);
+                              fill_gaps(op, begin, end);
+                            });
   run_lists_.give_back(std::move(op.runs));
 
   TaskGroup writes;

@@ -29,6 +29,16 @@ LinkBytes operator-(const LinkBytes& a, const LinkBytes& b) {
           a.reduced - b.reduced};
 }
 
+BusySeconds& BusySeconds::operator+=(const BusySeconds& other) {
+  nvme += other.nvme;
+  host_to_device += other.host_to_device;
+  device_to_host += other.device_to_host;
+  collectives += other.collectives;
+  device_updates += other.device_updates;
+  workers += other.workers;
+  return *this;
+}
+
 BusySeconds operator-(const BusySeconds& a, const BusySeconds& b) {
   return {.nvme = a.nvme - b.nvme,
           .host_to_device = a.host_to_device - b.host_to_device,
