@@ -3,7 +3,7 @@
 # libraries: a real runtime on the link line would take the stand-in's place unnoticed.
 add_library(strata_standin_rooms STATIC support/standin/kernels_host.cpp)
 target_link_libraries(strata_standin_rooms PRIVATE strata_options strata_standin)
-foreach(room base files cpu posix self tcp virtual layout memory plan optim engine config session cuda nccl
+foreach(room base files safetensors cpu posix self tcp virtual layout memory plan optim engine config session cuda nccl
              uring mpi)
   if(TARGET strata_${room})
     target_sources(strata_standin_rooms PRIVATE $<TARGET_OBJECTS:strata_${room}>)

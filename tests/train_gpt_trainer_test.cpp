@@ -56,7 +56,7 @@ TrainerOptions small_options(bool tied) {
 Config small_config(const strata::TierFractions& placement, DType dtype) {
   Config config;
   config.budgets = {.device = 8_MiB, .host = 64_MiB, .nvme = 64_MiB};
-  config.placement = {placement, placement, placement};
+  config.placement = {placement, placement, placement, placement};
   config.nvme.directories = {"/nvme"};
   config.precision = {dtype, dtype};
   config.optimizer.clip_norm = 1;
@@ -199,11 +199,12 @@ Result train_reference(const TrainerOptions& options, const Config& config, std:
   return result;
 }
 
-class TrainerMath : public testing::TestWithParam<std::tuple<bool, std::uint32_t>> {};
+class TrainerMath : public testing::TestWithParam<std::tuple<bool, std::uint32_t, bool>> {};
 
 TEST_P(TrainerMath, LossesAndNormsAreThoseOfTheReference) {
-  const auto& [tied, ranks] = GetParam();
-  const TrainerOptions options = small_options(tied);
+  const auto& [tied, ranks, vertical] = GetParam();
+  TrainerOptions options = small_options(tied);
+  options.vertical = vertical;
   const Config config = small_config({0, 1, 0}, DType::fp32);
   const Result result = train_on_machine(options, config, ranks, 0);
   const Result expected = train_reference(options, config, ranks);
@@ -217,7 +218,8 @@ TEST_P(TrainerMath, LossesAndNormsAreThoseOfTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TiedAndRanks, TrainerMath,
-                         testing::Combine(testing::Bool(), testing::Values(1U, 2U)));
+                         testing::Combine(testing::Bool(), testing::Values(1U, 2U),
+                                          testing::Bool()));
 
 TEST(TrainerOrder, WeightsAreThoseOfTheCpuDevice) {
   for (const bool tied : {true, false}) {
@@ -232,6 +234,30 @@ TEST(TrainerOrder, WeightsAreThoseOfTheCpuDevice) {
             train_on_machine(options, small_config({0.2, 0.3, 0.5}, DType::bf16), ranks, seed);
         EXPECT_EQ(result.hash, expected);
       }
+    }
+  }
+}
+
+// Side by side the micro-batches round otherwise, but placement decides no bit here either.
+// Gradients add up in fp32 and are rounded once, so that the losses are nearly those of fp32 on the
+// wire.
+TEST(TrainerOrder, WeightsOfVerticalAccumulationDoNotDependOnPlacement) {
+  for (const bool tied : {true, false}) {
+    TrainerOptions options = small_options(tied);
+    options.vertical = true;
+    options.accumulation = 3;
+    Config config = small_config({1, 0, 0}, DType::bf16);
+    config.precision.wide_gradients = true;
+    const Result expected = train_on_cpu(options, config, 1);
+    for (std::uint64_t seed = 0; seed < 3; ++seed) {
+      Config placed = small_config({0.2, 0.3, 0.5}, DType::bf16);
+      placed.precision.wide_gradients = true;
+      const Result result = train_on_machine(options, placed, 1, seed);
+      EXPECT_EQ(result.hash, expected.hash) << seed;
+    }
+    const Result reference = train_reference(options, config, 1);
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(expected.losses[step] / reference.losses[step], 1, 0.01) << step;
     }
   }
 }

@@ -179,7 +179,7 @@ double head_loss(const HeadWeights& weights, const float* in,
 
 double head_backward(const HeadWeights& weights, const float* in,
                      std::span<const std::uint32_t> targets, float scale, float* d_in,
-                     const GradView& output_grad, const Workspace& ws) {
+                     const GradView& output_grad, float* d_norm, const Workspace& ws) {
   const double loss = head_loss(weights, in, targets, ws);
   const WeightView& output = weights.output;
   const bool one_slab = kernels::slab_rows(output.rows, output.cols) == output.rows;
@@ -202,11 +202,12 @@ double head_backward(const HeadWeights& weights, const float* in,
   std::fill_n(d_in, ws.tokens * ws.config.hidden, 0.0F);
   constexpr GradView kLater;
   norm_backward(weights.final_norm, x, ws.head_d_normed, d_in, kLater, ws);
+  std::copy_n(ws.norm_grad, ws.config.hidden, d_norm);
   return loss;
 }
 
-void head_norm_gradient(const GradView& final_norm, const Workspace& ws) {
-  add_to_gradient(final_norm, 0, ws.norm_grad, ws.config.hidden);
+void head_norm_gradient(const GradView& final_norm, const float* d_norm, const GptConfig& config) {
+  add_to_gradient(final_norm, 0, d_norm, config.hidden);
 }
 
 }  // namespace train_gpt

@@ -58,15 +58,14 @@ double head_loss(const HeadWeights& weights, const float* in,
                  std::span<const std::uint32_t> targets, const Workspace& workspace);
 
 // Returns the same loss, writes to `d_in` the gradient of (loss * scale) and adds that of the
-// output projection. `d_in` may be `in`. The final norm's gradient stays in the workspace until
-// head_norm_gradient() adds it: with tied embeddings the two belong to different units, and a
-// session lends one gradient buffer at a time.
+// output projection. `d_in` may be `in`. The final norm's gradient (hidden) goes to `d_norm`, which
+// head_norm_gradient() adds: with tied embeddings the two belong to different units, and a session
+// lends one gradient buffer at a time.
 double head_backward(const HeadWeights& weights, const float* in,
                      std::span<const std::uint32_t> targets, float scale, float* d_in,
-                     const GradView& output, const Workspace& workspace);
+                     const GradView& output, float* d_norm, const Workspace& workspace);
 
-// Pre: no other function used the workspace since head_backward().
-void head_norm_gradient(const GradView& final_norm, const Workspace& workspace);
+void head_norm_gradient(const GradView& final_norm, const float* d_norm, const GptConfig& config);
 
 // Implementation of the templates above.
 

@@ -68,6 +68,8 @@ void add_training_flags(CLI::App& app, Options& options) {
   app.add_option("--accumulation", options.accumulation, "Micro-batches per step")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
+  app.add_flag("--vertical", options.vertical,
+               "All micro-batches of a step pass a unit before the next unit is gathered");
   app.add_option("--seed", options.seed, "Seed of weights and batches")->capture_default_str();
   const CLI::Range rate(0.0, 1e6);
   app.add_option("--lr", options.learning_rate, "Peak rate [optimizer.learning_rate]")->check(rate);
@@ -216,7 +218,12 @@ strata::Config load_config(const Options& options) {
   strata::Config config = options.config_path.empty()
                               ? strata::Config{}
                               : strata::Config::from_file(options.config_path);
-  config.engine.max_micro_batches = std::max(config.engine.max_micro_batches, options.accumulation);
+  if (options.vertical) {
+    config.precision.wide_gradients |= options.accumulation > 1;
+  } else {
+    config.engine.max_micro_batches =
+        std::max(config.engine.max_micro_batches, options.accumulation);
+  }
   config.validate();
   return config;
 }

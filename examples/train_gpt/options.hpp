@@ -24,6 +24,7 @@ struct Options {
   std::uint64_t steps = 10;
   std::uint32_t batch = 4;         // sequences of one micro-batch of one rank
   std::uint32_t accumulation = 1;  // micro-batches of a step
+  bool vertical = false;           // all of them pass a unit before the next
   std::uint64_t seed = 0;
 
   // Empty: derived from the configuration and the number of steps, see schedule_of().

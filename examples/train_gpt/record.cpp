@@ -67,7 +67,10 @@ RankNumbers numbers_of_rank(strata::Session& session, const Options& options,
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
     numbers.tiers[static_cast<std::size_t>(tier)] = tier_of(session, tier);
   }
-  numbers.floor = session.byte_floor(options.accumulation);
+  const std::uint32_t sweeps = options.vertical ? 1 : options.accumulation;
+  // Side by side, all but one batch's inputs are brought back by the next block's forward as well.
+  const bool twice = options.vertical && options.accumulation > 1;
+  numbers.floor = session.byte_floor(sweeps, {.stashed = sweeps, .unstashed = twice ? 2 : sweeps});
   return numbers;
 }
 

@@ -28,6 +28,7 @@ TrainerOptions trainer_options(const Options& options) {
   return {.model = options.model,
           .batch = options.batch,
           .accumulation = options.accumulation,
+          .vertical = options.vertical,
           .eval_batches = options.eval_batches,
           .seed = options.seed};
 }

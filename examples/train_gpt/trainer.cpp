@@ -43,10 +43,15 @@ Bytes aligned_activation_bytes(const TrainerOptions& options) {
   return round_up(activation_bytes(options.model, options.batch), kAlign);
 }
 
+Bytes norm_bytes(const TrainerOptions& options) {
+  return round_up(Bytes{options.model.hidden * sizeof(float)}, kAlign);
+}
+
 Bytes math_scratch_bytes(const TrainerOptions& options) {
-  return aligned_workspace_bytes(options) +
-         aligned_activation_bytes(options) * (std::uint64_t{options.model.layers} + 1) +
-         token_bytes(options) + loss_bytes(options);
+  const std::uint64_t batches = options.kept_micro_batches();
+  const std::uint64_t inputs = options.copies_to_host ? options.kept_inputs() : 0;
+  return aligned_workspace_bytes(options) + aligned_activation_bytes(options) * (inputs + batches) +
+         (token_bytes(options) + norm_bytes(options)) * batches + loss_bytes(options);
 }
 
 Bytes host_scratch_bytes(const TrainerOptions& options) {
@@ -106,8 +111,17 @@ strata::SessionOptions Trainer::session_options(const TrainerOptions& options) {
   const CopyBytes copies = copy_bytes(options);
   const Bytes math = math_scratch_bytes(options);
   const Bytes host = host_scratch_bytes(options) + copies.weights + copies.gradients;
-  if (options.copies_to_host) return {.device_scratch = {}, .host_scratch = host + math, .log = {}};
-  return {.device_scratch = math, .host_scratch = host, .log = {}};
+  strata::SessionOptions announced;
+  if (options.copies_to_host) {
+    announced.host_scratch = host + math;
+  } else {
+    announced.device_scratch = math;
+    announced.host_scratch = host;
+    announced.activations = {.count = options.kept_inputs(),
+                             .size = activation_bytes(options.model, options.batch),
+                             .live = 2};
+  }
+  return announced;
 }
 
 Trainer::Trainer(strata::Session& session, Dataset& data, const TrainerOptions& options)
@@ -144,12 +158,17 @@ void Trainer::lay_out_math(std::span<std::byte> memory) {
   const std::uint64_t tokens = options_.tokens_of_micro_batch();
   const Bytes workspace = aligned_workspace_bytes(options_);
   workspace_memory_ = {take(memory, workspace), workspace.value};
-  for (std::uint32_t i = 0; i <= options_.model.layers; ++i) {
-    std::byte* piece = take(memory, aligned_activation_bytes(options_));
-    checkpoints_.push_back(reinterpret_cast<float*>(piece));
+  const auto take_floats = [&](Bytes size) { return reinterpret_cast<float*>(take(memory, size)); };
+  const std::uint32_t batches = options_.kept_micro_batches();
+  for (std::uint32_t i = 0; options_.copies_to_host && i < options_.kept_inputs(); ++i) {
+    inputs_of_blocks_.push_back(take_floats(aligned_activation_bytes(options_)));
   }
-  inputs_ = {reinterpret_cast<std::uint32_t*>(take(memory, token_bytes(options_))), tokens};
-  targets_ = {inputs_.data() + tokens, tokens};
+  for (std::uint32_t m = 0; m < batches; ++m) {
+    outputs_.push_back(take_floats(aligned_activation_bytes(options_)));
+    norm_grads_.push_back(take_floats(norm_bytes(options_)));
+    auto* ids = reinterpret_cast<std::uint32_t*>(take(memory, token_bytes(options_)));
+    tokens_.push_back({{ids, tokens}, {ids + tokens, tokens}});
+  }
   losses_ = {reinterpret_cast<double*>(take(memory, loss_bytes(options_))), loss_slots(options_)};
 }
 
@@ -201,15 +220,20 @@ Trainer::StepReport Trainer::step(std::uint64_t index, std::vector<strata::Group
   const double mean = 1.0 / static_cast<double>(tokens_of_step);
   const bool of_mean = session_.config().precision.reduce == strata::DType::fp16;
   loss_factor_ = static_cast<float>(session_.loss_scale() * (of_mean ? mean : 1));
-  strata::Step step = session_.begin_step({.pattern = "train",
-                                           .micro_batches = options_.accumulation,
-                                           .gradient_scale = of_mean ? 1 : mean,
-                                           .groups = std::move(groups)});
-  for (std::uint32_t m = 0; m < options_.accumulation; ++m) {
-    upload_batch(Split::train, {index, m, session_.communicator().rank().value});
-    forward();
-    head_backward(m);
-    backward();
+  strata::Step step =
+      session_.begin_step({.pattern = "train",
+                           .micro_batches = options_.vertical ? 1 : options_.accumulation,
+                           .gradient_scale = of_mean ? 1 : mean,
+                           .groups = std::move(groups)});
+  const std::uint32_t rank = session_.communicator().rank().value;
+  for (std::uint32_t m = 0; m < options_.accumulation; m += options_.kept_micro_batches()) {
+    const Batches batches{.count = options_.kept_micro_batches(), .first_loss = m};
+    for (std::uint32_t i = 0; i < batches.count; ++i) {
+      upload_batch(Split::train, {index, m + i, rank}, i);
+    }
+    forward(batches, true);
+    head_backward(batches);
+    backward(batches);
   }
   const strata::Event ready = download_losses(options_.accumulation);
   report.result = step.end();
@@ -221,8 +245,8 @@ Trainer::StepReport Trainer::step(std::uint64_t index, std::vector<strata::Group
 double Trainer::evaluate() {
   strata::Step step = session_.begin_step({.pattern = "eval", .groups = {}});
   for (std::uint32_t m = 0; m < options_.eval_batches; ++m) {
-    upload_batch(Split::eval, {0, m, session_.communicator().rank().value});
-    forward();
+    upload_batch(Split::eval, {0, m, session_.communicator().rank().value}, 0);
+    forward({}, false);
     head_loss(m);
   }
   const strata::Event ready = download_losses(options_.eval_batches);
@@ -231,7 +255,7 @@ double Trainer::evaluate() {
   return sum_losses(options_.eval_batches, ready);
 }
 
-void Trainer::upload_batch(Split split, const BatchId& id) {
+void Trainer::upload_batch(Split split, const BatchId& id, std::uint32_t place) {
   HostBatch& batch = host_batches_[next_host_batch_];
   next_host_batch_ ^= 1U;
   if (batch.copied.recorded()) device_.synchronize(batch.copied);
@@ -240,32 +264,75 @@ void Trainer::upload_batch(Split split, const BatchId& id) {
     data_.read_batch(options_.seed, split, id, batch.tokens.first(tokens),
                      batch.tokens.last(tokens));
   });
-  move(inputs_.data(), batch.tokens.data(), Bytes{batch.tokens.size_bytes()},
+  move(tokens_[place].inputs.data(), batch.tokens.data(), Bytes{batch.tokens.size_bytes()},
        strata::CopyKind::host_to_device);
   batch.copied = device_.record(stream_);
 }
 
-void Trainer::forward() {
-  const Bytes activation = activation_bytes(options_.model, options_.batch);
-  {
-    const GatherLease lease = session_.gather(embed_, stream_);
-    copies_.start_unit();
-    const WeightView embedding = copies_.of(embedding_view(lease));
-    reads_weights(embedding);
-    reads(inputs_.data(), Bytes{inputs_.size_bytes()});
-    writes(checkpoints_[0], activation);
-    launch([this, embedding] { embed_forward(embedding, inputs_, checkpoints_[0]); });
-  }
+Trainer::Input Trainer::new_input(std::uint32_t layer, std::uint32_t batch) {
+  const std::uint32_t index = layer * options_.kept_micro_batches() + batch;
+  if (options_.copies_to_host) return {.lease = {}, .data = inputs_of_blocks_[index]};
+  Input input{.lease = session_.stash(index, stream_)};
+  input.data = reinterpret_cast<float*>(input.lease.memory().data());
+  return input;
+}
+
+Trainer::Input Trainer::stored_input(std::uint32_t layer, std::uint32_t batch) {
+  const std::uint32_t index = layer * options_.kept_micro_batches() + batch;
+  if (options_.copies_to_host) return {.lease = {}, .data = inputs_of_blocks_[index]};
+  Input input{.lease = session_.unstash(index, stream_)};
+  input.data = reinterpret_cast<float*>(input.lease.memory().data());
+  return input;
+}
+
+void Trainer::forward(const Batches& batches, bool keeps) {
+  // With one batch the output of a block is the next one's input while it is still held.
+  std::vector<Input> inputs(batches.count);
+  embed_forward(batches, inputs);
   for (std::uint32_t layer = 0; layer < options_.model.layers; ++layer) {
-    const GatherLease lease = session_.gather(block(layer), stream_);
-    const BlockWeights weights = copied(block_weights(options_.model, lease));
-    for (const WeightView& view : listed(weights)) reads_weights(view);
-    reads(checkpoints_[layer], activation);
-    writes(checkpoints_[layer + 1], activation);
-    uses_workspace();
-    launch([this, weights, layer] {
-      block_forward(weights, checkpoints_[layer], checkpoints_[layer + 1], *workspace_);
+    block_forward(layer, batches, keeps, inputs);
+  }
+}
+
+void Trainer::embed_forward(const Batches& batches, std::vector<Input>& outputs) {
+  const GatherLease lease = session_.gather(embed_, stream_);
+  copies_.start_unit();
+  const WeightView embedding = copies_.of(embedding_view(lease));
+  for (std::uint32_t m = 0; m < batches.count; ++m) {
+    Input out = new_input(0, m);
+    reads_weights(embedding);
+    reads(tokens_[m].inputs.data(), Bytes{tokens_[m].inputs.size_bytes()});
+    writes(out.data, activation_bytes(options_.model, options_.batch));
+    launch([this, embedding, m, to = out.data] {
+      train_gpt::embed_forward(embedding, tokens_[m].inputs, to);
     });
+    if (batches.count == 1) outputs[m] = std::move(out);
+  }
+}
+
+void Trainer::block_forward(std::uint32_t layer, const Batches& batches, bool keeps,
+                            std::vector<Input>& inputs) {
+  const Bytes activation = activation_bytes(options_.model, options_.batch);
+  const GatherLease lease = session_.gather(block(layer), stream_);
+  const BlockWeights weights = copied(block_weights(options_.model, lease));
+  for (std::uint32_t m = 0; m < batches.count; ++m) {
+    const bool held = batches.count == 1;
+    Input in = held ? std::move(inputs[m]) : stored_input(layer, m);
+    const bool last = layer + 1 == options_.model.layers;
+    Input out = last ? Input{.lease = {}, .data = outputs_[m]} : new_input(layer + 1, m);
+    for (const WeightView& view : listed(weights)) reads_weights(view);
+    reads(in.data, activation);
+    writes(out.data, activation);
+    uses_workspace();
+    launch([this, weights, from = in.data, to = out.data] {
+      train_gpt::block_forward(weights, from, to, *workspace_);
+    });
+    if (!keeps) {
+      in.lease.discard();
+    } else if (!held) {
+      in.lease.keep();
+    }
+    if (held) inputs[m] = std::move(out);
   }
 }
 
@@ -276,35 +343,40 @@ void Trainer::head_loss(std::uint32_t slot) {
   const HeadWeights weights = copied(head_views(head, embed));
   reads_weights(weights.final_norm);
   reads_weights(weights.output);
-  reads(checkpoints_.back(), activation_bytes(options_.model, options_.batch));
-  reads(targets_.data(), Bytes{targets_.size_bytes()});
+  reads(outputs_[0], activation_bytes(options_.model, options_.batch));
+  reads(tokens_[0].targets.data(), Bytes{tokens_[0].targets.size_bytes()});
   writes(&losses_[slot], Bytes{sizeof(double)});
   uses_workspace();
   launch([this, weights, slot] {
-    losses_[slot] = train_gpt::head_loss(weights, checkpoints_.back(), targets_, *workspace_);
+    losses_[slot] = train_gpt::head_loss(weights, outputs_[0], tokens_[0].targets, *workspace_);
   });
 }
 
 // With tied embeddings the output projection's gradient belongs to another unit than the norm's,
 // and a session lends one gradient buffer at a time.
-void Trainer::head_backward(std::uint32_t slot) {
+void Trainer::head_backward(const Batches& batches) {
   GatherLease head = session_.gather(head_, stream_);
   GatherLease embed;
   if (options_.model.tied_embeddings) embed = session_.gather(embed_, stream_);
   GradientLease lease = session_.gradients(output_unit(), stream_);
   const HeadWeights weights = copied(head_views(head, embed));
   const GradView output = copied(output_gradient(lease), weights.output);
-  float* d = checkpoints_.back();
-  reads_weights(weights.final_norm);
-  reads_weights(weights.output);
-  updates(d, activation_bytes(options_.model, options_.batch));
-  reads(targets_.data(), Bytes{targets_.size_bytes()});
-  writes(&losses_[slot], Bytes{sizeof(double)});
-  updates_gradient(output, weights.output);
-  uses_workspace();
-  launch([this, weights, output, d, slot, factor = loss_factor_] {
-    losses_[slot] = train_gpt::head_backward(weights, d, targets_, factor, d, output, *workspace_);
-  });
+  const Bytes norm_size{options_.model.hidden * sizeof(float)};
+  for (std::uint32_t m = 0; m < batches.count; ++m) {
+    const std::uint32_t slot = batches.first_loss + m;
+    reads_weights(weights.final_norm);
+    reads_weights(weights.output);
+    updates(outputs_[m], activation_bytes(options_.model, options_.batch));
+    reads(tokens_[m].targets.data(), Bytes{tokens_[m].targets.size_bytes()});
+    writes(&losses_[slot], Bytes{sizeof(double)});
+    writes(norm_grads_[m], norm_size);
+    updates_gradient(output, weights.output);
+    uses_workspace();
+    launch([this, weights, output, m, slot, factor = loss_factor_] {
+      losses_[slot] = train_gpt::head_backward(weights, outputs_[m], tokens_[m].targets, factor,
+                                               outputs_[m], output, norm_grads_[m], *workspace_);
+    });
+  }
   head = {};
   embed = {};
   if (options_.model.tied_embeddings) {
@@ -313,41 +385,55 @@ void Trainer::head_backward(std::uint32_t slot) {
   }
   const auto norm_view = lease[kFinalNorm];
   const GradView norm = copied({norm_view.data, norm_view.dtype}, weights.final_norm);
-  reads(workspace_->norm_grad, Bytes{options_.model.hidden * sizeof(float)});
-  updates_gradient(norm, weights.final_norm);
-  launch([this, norm] { head_norm_gradient(norm, *workspace_); });
+  for (std::uint32_t m = 0; m < batches.count; ++m) {
+    reads(norm_grads_[m], norm_size);
+    updates_gradient(norm, weights.final_norm);
+    launch([this, norm, m] { head_norm_gradient(norm, norm_grads_[m], options_.model); });
+  }
   reduce(std::move(lease));
 }
 
-void Trainer::backward() {
+void Trainer::backward(const Batches& batches) {
+  for (std::uint32_t layer = options_.model.layers; layer-- > 0;) block_backward(layer, batches);
+  embed_backward(batches);
+}
+
+void Trainer::block_backward(std::uint32_t layer, const Batches& batches) {
   const Bytes activation = activation_bytes(options_.model, options_.batch);
-  float* d = checkpoints_.back();
-  for (std::uint32_t layer = options_.model.layers; layer-- > 0;) {
-    GatherLease gathered = session_.gather(block(layer), stream_);
-    GradientLease lease = session_.gradients(block(layer), stream_);
-    const BlockWeights weights = copied(block_weights(options_.model, gathered));
-    const BlockGrads grads = copied(block_grads(lease), weights);
+  GatherLease gathered = session_.gather(block(layer), stream_);
+  GradientLease lease = session_.gradients(block(layer), stream_);
+  const BlockWeights weights = copied(block_weights(options_.model, gathered));
+  const BlockGrads grads = copied(block_grads(lease), weights);
+  for (std::uint32_t m = 0; m < batches.count; ++m) {
+    const Input in = stored_input(layer, m);
     for (std::size_t i = 0; i < listed(weights).size(); ++i) {
       reads_weights(listed(weights)[i]);
       updates_gradient(listed(grads)[i], listed(weights)[i]);
     }
-    reads(checkpoints_[layer], activation);
-    updates(d, activation);
+    reads(in.data, activation);
+    updates(outputs_[m], activation);
     uses_workspace();
-    launch([this, weights, grads, d, layer] {
-      block_backward(weights, checkpoints_[layer], d, grads, *workspace_);
+    launch([this, weights, grads, from = in.data, d = outputs_[m]] {
+      train_gpt::block_backward(weights, from, d, grads, *workspace_);
     });
-    gathered = {};
-    reduce(std::move(lease));
   }
+  gathered = {};
+  reduce(std::move(lease));
+}
+
+void Trainer::embed_backward(const Batches& batches) {
   GradientLease lease = session_.gradients(embed_, stream_);
   const auto view = lease[kEmbedding];
   const GradView gradient = copies_.of(GradView{view.data, view.dtype}, view.count_elems);
-  reads(inputs_.data(), Bytes{inputs_.size_bytes()});
-  reads(d, activation);
-  updates(gradient.data, size_of(view.dtype) * view.count_elems);
-  uses_workspace();
-  launch([this, gradient, d] { embed_backward(inputs_, d, gradient, *workspace_); });
+  for (std::uint32_t m = 0; m < batches.count; ++m) {
+    reads(tokens_[m].inputs.data(), Bytes{tokens_[m].inputs.size_bytes()});
+    reads(outputs_[m], activation_bytes(options_.model, options_.batch));
+    updates(gradient.data, size_of(view.dtype) * view.count_elems);
+    uses_workspace();
+    launch([this, gradient, m] {
+      train_gpt::embed_backward(tokens_[m].inputs, outputs_[m], gradient, *workspace_);
+    });
+  }
   reduce(std::move(lease));
 }
 

@@ -1,8 +1,10 @@
 // One rank's training of the decoder on a session: which unit is gathered, computed and reduced
-// when. Micro-batches run one after the other, each forward over the units and backward in reverse;
-// the blocks' inputs are kept and the rest is recomputed. The math runs on one stream of the
-// session's device, and every launch declares the bytes that it reads and writes. It is the CPU's
-// math: for a GPU, weights are copied to the host and gradients back (host_copies.hpp).
+// when. Micro-batches run one after the other, each forward over the units and backward in reverse,
+// or (vertical) all of them pass a unit before the next unit is gathered. The blocks' inputs are
+// stashed with the session, on a GPU kept on the host, and the rest is recomputed. The math runs on
+// one stream of the session's device, and every launch declares the bytes that it reads and writes.
+// It is the CPU's math: for a GPU, weights are copied to the host and gradients back
+// (host_copies.hpp).
 //
 // Ownership: borrows the session and the data; all memory is scratch of the session, of the sizes
 // that session_options() declares. Destroy the trainer before the session closes.
@@ -26,12 +28,18 @@ struct TrainerOptions {
   GptConfig model;
   std::uint32_t batch = 1;         // sequences of one micro-batch of one rank
   std::uint32_t accumulation = 1;  // micro-batches of a step
+  // All micro-batches pass a unit before the next: each weight moves once per pass and step, and
+  // gradients are reduced once. Rounds otherwise than one after the other.
+  bool vertical = false;
   std::uint32_t eval_batches = 1;  // micro-batches of one rank in an evaluation
   std::uint64_t seed = 0;
   // The session's device is a GPU (Session::runs_on_gpu), and activations stay on the host.
   bool copies_to_host = false;
 
   std::uint64_t tokens_of_micro_batch() const { return std::uint64_t{batch} * model.sequence; }
+  // Micro-batches whose activations are kept at once, and stashes of one step.
+  std::uint32_t kept_micro_batches() const { return vertical ? accumulation : 1; }
+  std::uint32_t kept_inputs() const { return model.layers * kept_micro_batches(); }
 };
 
 strata::Model make_model(const GptConfig& config);
@@ -70,11 +78,31 @@ class Trainer {
   void lay_out_host(std::span<std::byte> memory);
   HostCopies lay_out_copies();
 
-  void upload_batch(Split split, const BatchId& id);
-  void forward();
+  // Micro-batches that are computed side by side: places of tokens, activations and losses.
+  struct Batches {
+    std::uint32_t count = 1;
+    std::uint32_t first_loss = 0;
+  };
+
+  // The input of a block, while it is used.
+  struct Input {
+    strata::ActivationLease lease;  // empty on a GPU, whose activations stay on the host
+    float* data = nullptr;
+  };
+  Input new_input(std::uint32_t layer, std::uint32_t batch);
+  Input stored_input(std::uint32_t layer, std::uint32_t batch);
+
+  void upload_batch(Split split, const BatchId& id, std::uint32_t place);
+  // `keeps`: the blocks' inputs, for a backward pass.
+  void forward(const Batches& batches, bool keeps);
+  void embed_forward(const Batches& batches, std::vector<Input>& outputs);
+  void block_forward(std::uint32_t layer, const Batches& batches, bool keeps,
+                     std::vector<Input>& inputs);
   void head_loss(std::uint32_t slot);
-  void head_backward(std::uint32_t slot);
-  void backward();
+  void head_backward(const Batches& batches);
+  void backward(const Batches& batches);
+  void block_backward(std::uint32_t layer, const Batches& batches);
+  void embed_backward(const Batches& batches);
   strata::Event download_losses(std::uint32_t count);
   double sum_losses(std::uint32_t count, strata::Event ready) const;
 
@@ -117,12 +145,17 @@ class Trainer {
   strata::ScratchLease host_scratch_;
   strata::ScratchLease copies_scratch_;
   HostCopies copies_;
-  std::vector<float*> checkpoints_;  // the input of every block, then of the head
+  std::vector<float*> inputs_of_blocks_;  // on a GPU: by block, for each micro-batch
+  std::vector<float*> outputs_;           // of the last block, then their gradients; by batch
+  std::vector<float*> norm_grads_;        // of the head's norm, by batch
   std::span<std::byte> workspace_memory_;
   std::optional<Workspace> workspace_;
-  std::span<std::uint32_t> inputs_;
-  std::span<std::uint32_t> targets_;  // right behind inputs_
-  std::span<double> losses_;          // the sum of each micro-batch
+  struct Tokens {
+    std::span<std::uint32_t> inputs;
+    std::span<std::uint32_t> targets;  // right behind them
+  };
+  std::vector<Tokens> tokens_;  // by batch
+  std::span<double> losses_;    // the sum of each micro-batch
   std::span<double> host_losses_;
   HostBatch host_batches_[2];
   std::uint32_t next_host_batch_ = 0;

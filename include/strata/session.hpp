@@ -276,6 +276,12 @@ struct TierUsage {
   Bytes peak_in_use;
 };
 
+// How often a step stashes and unstashes each activation.
+struct ActivationUses {
+  std::uint32_t stashed = 0;
+  std::uint32_t unstashed = 0;
+};
+
 // What a session stands on. open(model, config, communicator) makes these itself; tests and
 // benchmarks hand in their own.
 struct Backends {
@@ -441,8 +447,7 @@ class Session {
     double host_to_device = 0;
     double device_to_host = 0;
   };
-  // `stashes`: of activations in a step.
-  LinkFloor byte_floor(std::uint32_t micro_batches, std::uint32_t stashes = 0) const;
+  LinkFloor byte_floor(std::uint32_t micro_batches, ActivationUses activations = {}) const;
 
   // Waits for all work, gives everything back and removes the run's files; if leases are still
   // held, the last of them to end does so. Idempotent; the destructor calls it. Blocks, also on a

@@ -13,8 +13,8 @@ void SessionImpl::check_activation(std::uint32_t index, std::string_view call) c
   const ActivationNeeds& needs = options_.activations;
   if (index >= needs.count) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} of activation {}, but SessionOptions::activations declares {}", call,
-                            index, needs.count));
+                fmt::format("{} of activation {}, but SessionOptions::activations declares {}",
+                            call, index, needs.count));
   }
   if (live_activations_ == needs.live) {
     throw Error(ErrorCode::budget_exceeded,

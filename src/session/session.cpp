@@ -166,8 +166,9 @@ void Session::synchronize() { impl().finish_update(); }
 ScheduleFacts Session::schedule_facts() const { return impl().schedule_facts(); }
 double Session::loss_scale() const { return impl().loss_scale(); }
 std::string Session::precision_text() const { return impl().precision_text(); }
-Session::LinkFloor Session::byte_floor(std::uint32_t micro_batches, std::uint32_t stashes) const {
-  return impl().byte_floor(micro_batches, stashes);
+Session::LinkFloor Session::byte_floor(std::uint32_t micro_batches,
+                                       ActivationUses activations) const {
+  return impl().byte_floor(micro_batches, activations);
 }
 
 }  // namespace strata

@@ -298,8 +298,8 @@ void SessionImpl::allocate(const CpuSet& cpus) {
     const bool used_from_the_start =
         line.purpose == MemoryPurpose::at_rest || line.purpose == MemoryPurpose::spare_slots ||
         line.purpose == MemoryPurpose::gradient_sums ||
-        line.purpose == MemoryPurpose::activations ||
-        line.purpose == MemoryPurpose::communicator || line.purpose == MemoryPurpose::outside;
+        line.purpose == MemoryPurpose::activations || line.purpose == MemoryPurpose::communicator ||
+        line.purpose == MemoryPurpose::outside;
     if (used_from_the_start) at_rest_.push_back(reservations_.back()->lease(line.size));
   }
   store_ = std::make_unique<ExtentStore>(
@@ -392,25 +392,22 @@ StorageFacts SessionImpl::storage_facts() const {
           .verified = config_.nvme.verify == Config::Verify::always};
 }
 
-Session::LinkFloor SessionImpl::byte_floor(std::uint32_t micro_batches,
-                                           std::uint32_t stashes) const {
+Session::LinkFloor SessionImpl::byte_floor(std::uint32_t micro_batches, ActivationUses uses) const {
   const ByteFloor total =
       strata::byte_floor(geometry_.layout, geometry_.table, geometry_.placement, micro_batches);
   const double share =
       static_cast<double>(model_.count_elems()) / static_cast<double>(communicator_->size());
   const ActivationPlan& activations = geometry_.activations;
-  double off_device = 0;
-  double on_nvme = 0;
-  for (std::uint32_t i = 0; i < std::min<std::size_t>(stashes, activations.homes.size()); ++i) {
-    const auto size = static_cast<double>(activations.size.value);
-    if (activations.homes[i] != Tier::device) off_device += size;
-    if (activations.homes[i] == Tier::nvme) {
-      on_nvme += static_cast<double>(activation_file_bytes(activations, geometry_.staging.slab).value);
-    }
-  }
-  return {(total.nvme_read + on_nvme) / share, (total.nvme_written + on_nvme) / share,
-          (total.host_to_device + off_device) / share,
-          (total.device_to_host + off_device) / share};
+  const auto off_device =
+      static_cast<double>(activations.homes.size() - activations.count(Tier::device)) *
+      static_cast<double>(activations.size.value);
+  const auto on_nvme =
+      activations.count(Tier::nvme) *
+      static_cast<double>(activation_file_bytes(activations, geometry_.staging.slab).value);
+  return {(total.nvme_read + uses.unstashed * on_nvme) / share,
+          (total.nvme_written + uses.stashed * on_nvme) / share,
+          (total.host_to_device + uses.unstashed * off_device) / share,
+          (total.device_to_host + uses.stashed * off_device) / share};
 }
 
 }  // namespace strata

@@ -100,9 +100,11 @@ double LocalGpt::accumulate(std::span<const std::uint32_t> inputs,
   forward(inputs);
   float* d = checkpoints_.back().data();
   const char* output = config_.tied_embeddings ? "embed/embedding" : "head/lm_head";
-  const double loss =
-      train_gpt::head_backward(head(), d, targets, scale, d, gradient_view(output), workspace_);
-  train_gpt::head_norm_gradient(gradient_view("head/final_norm"), workspace_);
+  std::vector<float> norm_grad(config_.hidden);
+  const double loss = train_gpt::head_backward(head(), d, targets, scale, d, gradient_view(output),
+                                               norm_grad.data(), workspace_);
+  train_gpt::head_norm_gradient(gradient_view("head/final_norm"), norm_grad.data(),
+                                workspace_.config);
   for (std::uint32_t layer = config_.layers; layer-- > 0;) {
     const auto& names = unit_tensors_.at(block_name(layer));
     const UnitView weights{*this, names, false};
