@@ -70,6 +70,7 @@ TEST_F(BenchStep, ReportsWhatItMeasured) {
       // The paced ports are never faster than they declare; the first step is not measured.
       EXPECT_GT(paced[name + "_s"].get<double>(), 0) << mode;
       EXPECT_GT(paced[name + "_limit_s"].get<double>(), 0) << mode;
+      EXPECT_GT(paced[name + "_virtual_s"].get<double>(), 0) << mode;
       EXPECT_GE(paced[name + "_limit_s"].get<double>(), paced["resident_limit_s"].get<double>());
     }
     EXPECT_GE(paced["resident_s"].get<double>(), paced["resident_limit_s"].get<double>());

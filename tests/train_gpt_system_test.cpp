@@ -13,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -162,6 +163,51 @@ TEST_F(TrainGpt, NvmeMovesWhatTheFloorSaysAndNoMoreThanPagesBeyond) {
   // docs/architecture.md, parameters and optimizer on NVMe with one micro-batch.
   EXPECT_DOUBLE_EQ(summary["floor_per_parameter_step"]["nvme_read"], 12 + 4);
   EXPECT_DOUBLE_EQ(summary["floor_per_parameter_step"]["nvme_written"], 14);
+}
+
+TEST_F(TrainGpt, TellsWhatEachResourceDidAndWritesATimeline) {
+  const nlohmann::json summary = train(2, config("nvme"), {"--timeline", path("timeline.json")});
+  ASSERT_FALSE(summary.is_null());
+  const nlohmann::json& resources = summary["resources"];
+  const double step = resources["step_s"];
+  for (const char* name : {"compute", "nvme", "host to device", "device to host", "collectives"}) {
+    SCOPED_TRACE(name);
+    const nlohmann::json& resource = resources["busy"][name];
+    ASSERT_TRUE(resource.is_object());
+    EXPECT_GT(resource["busy_s"], 0);
+    EXPECT_LE(resource["busy_s"], step);
+    EXPECT_EQ(resource.contains("at_probed_rates_s"), std::string_view(name) != "compute");
+  }
+  EXPECT_GT(resources["bound_s"], 0);
+  EXPECT_LE(resources["bound_s"], step * 1.5);  // the probe is another moment of a shared machine
+  const double moved = summary["bytes_per_parameter_step"]["nvme_read"].get<double>() +
+                       summary["bytes_per_parameter_step"]["nvme_written"].get<double>();
+  EXPECT_NEAR(resources["busy"]["nvme"]["bytes"], moved * summary["parameters"].get<double>() / 2,
+              1);
+
+  const nlohmann::json timeline = nlohmann::json::parse(std::ifstream(path("timeline.json")));
+  std::set<std::string> names;
+  for (const nlohmann::json& event : timeline["traceEvents"]) names.insert(event["name"]);
+  for (const char* name : {"block.0", "gather block.1", "reduce block.0", "read param block.1",
+                           "update head", "end: verdict"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+
+  const nlohmann::json without = train(1, config("nvme"), {"--no-probe"});
+  EXPECT_FALSE(without["resources"].contains("bound_s"));
+}
+
+// Side by side, each weight moves once per pass whatever the number of micro-batches.
+TEST_F(TrainGpt, VerticalAccumulationMovesWeightsOncePerPass) {
+  const nlohmann::json across = train(1, config("nvme"), {"--accumulation", "2"});
+  const nlohmann::json down = train(1, config("nvme"), {"--accumulation", "2", "--vertical"});
+  ASSERT_FALSE(across.is_null() || down.is_null());
+  EXPECT_NEAR(across["bytes_per_parameter_step"]["host_to_device"], 8, 0.2);
+  EXPECT_NEAR(down["bytes_per_parameter_step"]["host_to_device"], 4, 0.2);
+  for (std::size_t i = 0; i < down["losses"].size(); ++i) {
+    const double loss = across["losses"][i];
+    EXPECT_NEAR(down["losses"][i], loss, 0.005 * loss) << i;
+  }
 }
 
 TEST_F(TrainGpt, TheBackendNeverChangesTheWeightsAndIsTold) {
@@ -414,6 +460,7 @@ TEST_F(BadInputs, AreRefusedInOneLineWithTheRightExitCode) {
        3,
        "the smallest that works is"},
       {"summary path", {"--data", "TEXT", "--summary-json", "missing/s.json"}, 2, "--summary-json"},
+      {"timeline path", {"--data", "TEXT", "--timeline", "missing/t.json"}, 2, "--timeline"},
   };
   for (const BadInput& input : inputs) {
     SCOPED_TRACE(input.name);

@@ -248,6 +248,8 @@ Json json_of(const MachineResult& machine) {
     json[key + "_limit_s"] = mode.limit;
     json[key + "_virtual_s"] = mode.predicted;
   }
+  // That of the default: updates after the verdict.
+  json["virtual_s"] = json["verdict_virtual_s"];
   json["bound_s"] = work.bound();
   json["forward_compute_s"] = work.forward_compute;
   json["backward_compute_s"] = work.backward_compute;
