@@ -93,8 +93,8 @@ TEST(VirtualDisk, ServesByPriorityAndTakesTheDeclaredTime) {
                               .request_latency_seconds = 0}});
   const FileId file = disk.open({"x", 1_MiB});
   const auto request = [&](IoOp op, std::uint64_t tag, std::uint64_t priority) {
-    return IoRequest{.op = op, .file = file, .size = Bytes{1'000'000}, .priority = priority,
-                     .tag = tag};
+    return IoRequest{
+        .op = op, .file = file, .size = Bytes{1'000'000}, .priority = priority, .tag = tag};
   };
   disk.submit(std::vector<IoRequest>{request(IoOp::read, 0, 5), request(IoOp::write, 1, 9),
                                      request(IoOp::read, 2, 1)});
@@ -231,14 +231,12 @@ TEST(Simulation, DecidesAsARealSessionDoes) {
     Config config = config_of(states);
     config.nvme.directories = {directory.path()};
     const Model model = model_of(5, 200'000);
-    SimulatedMachine machine(MachineRates{.checksum_bytes_per_s = 1e10,
-                                          .update_elems_per_s = 1e9,
-                                          .sum_elems_per_s = 1e9});
+    SimulatedMachine machine(MachineRates{
+        .checksum_bytes_per_s = 1e10, .update_elems_per_s = 1e9, .sum_elems_per_s = 1e9});
     Session simulated = Session::open(model, config, machine.backends(config));
-    Session real =
-        Session::open(model, config,
-                      Backends{.communicator = make_self_communicator(),
-                               .device = make_cpu_device(config.budgets.device)});
+    Session real = Session::open(model, config,
+                                 Backends{.communicator = make_self_communicator(),
+                                          .device = make_cpu_device(config.budgets.device)});
     for (std::uint32_t u = 0; u < 5; ++u) {
       real.initialize(UnitId{u}, [](const TensorSlice&, std::span<float> values) {
         std::ranges::fill(values, 0.01F);
@@ -299,8 +297,7 @@ TEST(Simulation, AModelMayBeLargerThanThisMachine) {
                                         .update_elems_per_s = 1e9,
                                         .collective_bytes_per_s = 1e12},
                            {.ranks = 64, .ranks_per_node = 8});
-  Session session =
-      Session::open(model_of(100, 1'000'000'000), config, machine.backends(config));
+  Session session = Session::open(model_of(100, 1'000'000'000), config, machine.backends(config));
   Program program(session, &machine, 0.05, 0.1);
   for (int i = 0; i < 3; ++i) program.step();
   session.synchronize();

@@ -38,8 +38,8 @@ void add_activations(MemoryPlan& plan, const ActivationPlan& activations, Bytes 
   const auto add = [&](Tier tier, MemoryPurpose purpose, std::string_view what, std::uint32_t count,
                        Bytes size) {
     if (count == 0) return;
-    plan.lines.push_back({tier, purpose, fmt::format("{}: {} x {}", what, count, format_bytes(size)),
-                          count * size});
+    plan.lines.push_back(
+        {tier, purpose, fmt::format("{}: {} x {}", what, count, format_bytes(size)), count * size});
   };
   const Bytes size = activations.piece();
   const auto at_rest = [&](Tier tier, Bytes each) {

@@ -73,8 +73,7 @@ class SessionImpl : public std::enable_shared_from_this<SessionImpl> {
   MachineRates probe();
   StorageFacts storage_facts() const;
   std::string precision_text() const;
-  Session::LinkFloor byte_floor(std::uint32_t micro_batches,
-                                ActivationUses activations) const;
+  Session::LinkFloor byte_floor(std::uint32_t micro_batches, ActivationUses activations) const;
 
   Device& device() { return *device_; }
   Communicator& communicator() { return *communicator_; }
