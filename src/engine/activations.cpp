@@ -169,9 +169,8 @@ Task<Engine::LentActivation> Engine::unstash_task(std::uint32_t index) {
 // Buffers for these are beside those of the program, so that they never take one that it needs.
 void Engine::fetch_activations_ahead() {
   if (unstashed_before_.empty()) {
-    for (auto next = stashed_.rbegin(); next != stashed_.rend(); ++next) {
-      if (!fetch_ahead(*next)) return;
-    }
+    static_cast<void>(std::all_of(stashed_.rbegin(), stashed_.rend(),
+                                  [this](std::uint32_t index) { return fetch_ahead(index); }));
     return;
   }
   for (std::size_t i = unstashed_.size(); i < unstashed_before_.size(); ++i) {
