@@ -154,11 +154,7 @@ TEST_F(Activations, ComeBackInAnyOrder) {
       Step running = program.begin();
       for (int call = 0; call < 25; ++call) {
         const auto index = static_cast<std::uint32_t>(random(kCount));
-        if (!stashed[index]) {
-          stashed[index] = random(1'000'000);
-          program.stash(index, *stashed[index]);
-        } else if (random(4) == 0) {
-          // Kept anew over what was there.
+        if (!stashed[index] || random(4) == 0) {  // also over what was there
           stashed[index] = random(1'000'000);
           program.stash(index, *stashed[index]);
         } else if (random(4) == 0) {

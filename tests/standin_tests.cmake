@@ -27,7 +27,7 @@ strata_test(executor_standin_test SOURCES executor_test.cpp support/standin_mach
             LINK strata_on_standin GTest::gmock LABELS standin)
 strata_test(tile_io_standin_test SOURCES tile_io_test.cpp support/standin_machine.cpp
             LINK strata_on_standin GTest::gmock LABELS standin)
-strata_test(session_standin_test SOURCES session_test.cpp session_activation_test.cpp session_schedule_test.cpp session_update_test.cpp
+strata_test(session_standin_test SOURCES session_test.cpp session_activation_test.cpp session_probe_test.cpp session_schedule_test.cpp session_update_test.cpp
                                          support/standin_machine.cpp support/toy_program.cpp
                                          support/toy_runs.cpp
             LINK strata_on_standin GTest::gmock LABELS standin)

@@ -224,15 +224,12 @@ MachineProbe Engine::probe(unsigned workers, const TileRuns& runs,
   phase(probe_disk_task({}, amount));  // the first pass over a new file is slower
   found.disk_write_bytes_per_s = phase(probe_disk_task({}, amount));
   found.disk_read_bytes_per_s = phase(probe_disk_task(amount, {}));
-  if (found.disk_read_bytes_per_s > 0) {
-    // Both for as long as each would take alone.
-    const double share =
-        found.disk_read_bytes_per_s / (found.disk_read_bytes_per_s + found.disk_write_bytes_per_s);
-    const Bytes read{static_cast<std::uint64_t>(share * static_cast<double>(amount.value))};
-    const double mixed = phase(probe_disk_task(read, amount - read));
-    const double apart = found.disk_read_bytes_per_s + found.disk_write_bytes_per_s;
-    found.disk_mix = mixed / apart;
-  }
+  // Both for as long as each would take alone. A rank without files meets the others here too.
+  const double apart = found.disk_read_bytes_per_s + found.disk_write_bytes_per_s;
+  const double share = apart > 0 ? found.disk_read_bytes_per_s / apart : 0;
+  const Bytes read{static_cast<std::uint64_t>(share * static_cast<double>(amount.value))};
+  const double mixed = phase(probe_disk_task(read, amount - read));
+  if (apart > 0) found.disk_mix = mixed / apart;
   found.host_to_device_bytes_per_s = phase(probe_copy_task(CopyKind::host_to_device));
   found.device_to_host_bytes_per_s = phase(probe_copy_task(CopyKind::device_to_host));
   if (g_.layout.group_size > 1) found.gather_bytes_per_s = phase(probe_gather_task());
