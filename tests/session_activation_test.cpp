@@ -211,9 +211,18 @@ TEST_F(Activations, TwoAreHeldAtOnce) {
     EXPECT_EQ(error.code(), ErrorCode::budget_exceeded);
     EXPECT_THAT(error.what(), HasSubstr("2 activation leases are held"));
   }
-  program.expect(1, 6);
+  {
+    const ActivationLease held = program.session().unstash(1, program.stream());
+    EXPECT_THAT(error_of([&] { program.session().stash(1, program.stream()).discard(); }).what(),
+                HasSubstr("held by a lease already"));
+    program.expect(held, 6);
+  }
   program.expect(0, 5);
+  ActivationLease late = program.session().stash(2, program.stream());
+  program.fill(late, 7);
   running.end();
+  EXPECT_THAT(error_of([&] { [[maybe_unused]] Step next = program.begin(); }).what(),
+              HasSubstr("activation leases of an earlier step"));
 }
 
 TEST_F(Activations, WrongUseIsToldAndChangesNothing) {

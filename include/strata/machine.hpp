@@ -62,7 +62,8 @@ class SimulatedMachine {
   // For one session, which the machine outlives. Its device has the budget of `config`.
   Backends backends(const Config& config);
 
-  // Enqueues work that takes `seconds` of the stream's time. Pre: backends() were made.
+  // Enqueues work that takes `seconds` of the stream's time. Pre: the session is open, as for
+  // disk_busy_seconds().
   void compute(StreamId stream, double seconds);
 
   // Seconds for which the disks served requests, over all of them.

@@ -288,8 +288,8 @@ struct Backends {
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<Device> device;     // null: as the configuration says
   std::unique_ptr<BlockIo> block_io;  // null: as the configuration says
-  // Not null: the others are its ports, no state has values, and time is its own (predict()).
-  // Outlives the session.
+  // Not null: the others are its ports, no state has values, and time is its own
+  // (SimulatedMachine). Outlives the session.
   Simulation* simulation = nullptr;
 };
 
@@ -386,7 +386,9 @@ class Session {
 
   // Lends a device buffer for activation `index` (below SessionOptions::activations.count), its
   // contents unspecified. When the lease ends they go to their home (placement.activation), from
-  // which unstash() brings them back once in the same step. Both throw Error(budget_exceeded) when
+  // which unstash() brings them back once in the same step. Both throw Error(invalid_argument)
+  // while a lease of the same activation is held, as begin_step() does while any is, and
+  // Error(budget_exceeded) when
   // activations.live leases are held. Block: stash() until a buffer is free, unstash() until the
   // activation has been read and its copy is enqueued. They are brought back ahead of the calls,
   // in the order of the step before.

@@ -10,8 +10,16 @@
 
 namespace strata {
 
+void Engine::require_not_lent(std::uint32_t index) const {
+  if (!activations_[index].lent) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("activation {} is held by a lease already: end that first", index));
+}
+
 Task<Engine::LentActivation> Engine::lend_activation_task(std::uint32_t index) {
+  require_not_lent(index);
   Activation& activation = activations_[index];
+  activation.lent = true;
   if (std::erase(activations_ahead_, index) > 0) drop_fetched_activation(index);
   co_await activation.home_is_settled.passed();
   co_await activation.fetched.passed();
@@ -44,6 +52,7 @@ Task<> Engine::release_activation_buffer(std::uint32_t index, Event last_use) {
 Task<> Engine::keep_activation_task(std::uint32_t index, Event last_use) {
   Activation& activation = activations_[index];
   const ActivationHome& home = map_.activation(index);
+  activation.lent = false;
   stashed_.push_back(index);
   if (home.tier == Tier::device) {
     activation.ready = last_use;
@@ -54,6 +63,8 @@ Task<> Engine::keep_activation_task(std::uint32_t index, Event last_use) {
     device_.wait(copy_out_stream_, last_use);
     const std::byte* from = activation.slot[0].data();
     if (home.tier == Tier::host) {
+      // What was fetched from there before, on whatever stream it is used.
+      if (activation.ready.recorded()) device_.wait(copy_out_stream_, activation.ready);
       copy_activation_out(index, home.memory.data(), from, g_.activations.size);
       co_await executor_.event(device_.record(copy_out_stream_));
     } else {
@@ -120,6 +131,7 @@ Task<> Engine::fetch_activation_task(std::uint32_t index) {
       }
       co_await pieces.join();
     }
+    check_links();
   } catch (...) {
     activation.error = std::current_exception();
   }
@@ -139,12 +151,14 @@ Task<> Engine::load_activation_piece(std::uint32_t index, std::size_t piece, std
 }
 
 Task<Engine::LentActivation> Engine::unstash_task(std::uint32_t index) {
+  require_not_lent(index);
   Activation& activation = activations_[index];
   if (std::erase(stashed_, index) == 0) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("unstash of activation {}, which was not stashed in this step", index));
   }
   unstashed_.push_back(index);
+  activation.lent = true;
   const ActivationHome& home = map_.activation(index);
   if (home.tier == Tier::device) {
     fetch_activations_ahead();
@@ -160,6 +174,7 @@ Task<Engine::LentActivation> Engine::unstash_task(std::uint32_t index) {
   co_await activation.fetched.passed();
   if (activation.error) {
     const std::exception_ptr error = std::exchange(activation.error, nullptr);
+    activation.lent = false;
     co_await release_activation_buffer(index, activation.ready);
     std::rethrow_exception(error);
   }
@@ -168,6 +183,7 @@ Task<Engine::LentActivation> Engine::unstash_task(std::uint32_t index) {
 
 // Buffers for these are beside those of the program, so that they never take one that it needs.
 void Engine::fetch_activations_ahead() {
+  if (g_.activations.slots == 0) return;  // all rest on the device
   if (unstashed_before_.empty()) {
     static_cast<void>(std::all_of(stashed_.rbegin(), stashed_.rend(),
                                   [this](std::uint32_t index) { return fetch_ahead(index); }));
@@ -208,6 +224,7 @@ void Engine::drop_fetched_activations() {
 }
 
 Task<> Engine::end_activation_task(std::uint32_t index, Event last_use, bool wanted_again) {
+  activations_[index].lent = false;
   if (wanted_again) stashed_.push_back(index);
   if (map_.activation(index).tier == Tier::device) activations_[index].ready = last_use;
   co_await release_activation_buffer(index, last_use);

@@ -201,7 +201,8 @@ class Engine {
     std::span<std::byte> memory;
     Event ready;
   };
-  // Lends a buffer for activation `index`, its contents unspecified. Blocks until one is free.
+  // Lends a buffer for activation `index`, its contents unspecified. This and unstash() throw
+  // Error(invalid_argument) while the activation is lent. Blocks until a buffer is free.
   LentActivation lend_activation(std::uint32_t index);
   // Ends that: what the buffer holds after `last_use` goes to its home. Does not block.
   void keep_activation(std::uint32_t index, Event last_use);
@@ -275,12 +276,14 @@ class Engine {
     SlabSet slot;
     Gate home_is_settled{true};  // no copy on its way to it
     Gate fetched{true};          // no copy on its way from it
+    bool lent = false;           // to the program
     bool dropped = false;        // fetched for nobody
     Event ready;                 // of the last fetch; on the device: the last use
     std::exception_ptr error;
   };
 
   // activations.cpp
+  void require_not_lent(std::uint32_t index) const;
   Task<LentActivation> lend_activation_task(std::uint32_t index);
   Task<std::span<std::byte>> take_activation_buffer(std::uint32_t index);
   std::span<std::byte> activation_buffer(const SlabSet& slot) const;

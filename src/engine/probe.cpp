@@ -144,6 +144,7 @@ Task<> Engine::probe_tile(std::uint32_t segment, std::uint32_t tile_index, const
   std::uint64_t updates = 0;
   std::uint64_t checks = 0;
   std::uint64_t sums = 0;
+  std::uint64_t sink = 0;
   const Bytes checked = tile_bytes(tile, g_.table[g_.table.master].dtype);
   co_await executor_.work({}, [&] {
     const auto repeat = [&](std::int64_t& ns, std::uint64_t& count, const auto& pass) {
@@ -156,13 +157,14 @@ Task<> Engine::probe_tile(std::uint32_t segment, std::uint32_t tile_index, const
     };
     repeat(update_ns, updates, [&] { run_on_host(op); });
     repeat(check_ns, checks, [&] {
-      probe.sink ^= checksum({at[g_.table.master.value], checked.value}, probe.sink);
+      sink ^= checksum({at[g_.table.master.value], checked.value}, sink);
     });
     repeat(sum_ns, sums, [&] {
       run_on_host(GradientStatsOp{at[kGradKind.value], g_.table[kGradKind].dtype, tile.count_elems,
                                   state.host_sums.blocks, state.host_sums.nonfinite});
     });
   });
+  probe.sink ^= sink;
   ++probe.workers;
   const auto elems = static_cast<double>(tile.count_elems);
   probe.updated_elems_per_s += rate(elems * static_cast<double>(updates), update_ns);

@@ -60,13 +60,13 @@ StateMap::StateMap(const StateGeometry& g, Device& device, ExtentStore& store,
           place(s, tile, Placement::kinds_of(segment, g.table), segment.trainable, g.table, store));
     }
   }
+  store.add_spares(options.spare_slots);  // of states only
   place_activations(g, store);
   at_rest_ = device.arena().first(device.arena().size() - device_carver_.left().value);
   gather_slots_ = carve_slabs(device_carver_, g.gather_slots(), g.gather_slot);
   gradient_slots_ = carve_slabs(device_carver_, 1 + g.look_ahead.gradients, g.gradient_slot);
   activation_slots_ = carve_slabs(device_carver_, g.activations.slots, g.activations.size);
   surplus_ = device.arena().last(device_carver_.left().value);
-  store.add_spares(options.spare_slots);
   for (const HostRegion* region : {&staging_region_, &host_}) {
     if (!region->memory().empty()) device_.register_host(region->memory());
   }

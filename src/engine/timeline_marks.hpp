@@ -48,7 +48,7 @@ class TimelineMarks {
     return entry;
   }
   void end(const Mark& mark, StreamId stream, TimelineRow row, std::string label) const {
-    if (mark == nullptr) return;
+    if (mark == nullptr || label.empty()) return;  // it ends after the recording
     mark->row = row;
     mark->name = std::move(label);
     device_.notify(device_.record(stream), [mark, clock = &clock_, timeline = timeline_] {

@@ -91,6 +91,7 @@ void ActivationLease::keep() noexcept {
 
 void ActivationLease::end() noexcept {
   if (const auto session = std::exchange(session_, nullptr)) {
+    buffer_ = {};
     session->end_activation(index_, at_end_, stream_);
   }
 }

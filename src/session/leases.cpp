@@ -123,7 +123,8 @@ ScratchLease SessionImpl::scratch(Tier tier, Bytes size) {
       std::make_unique<Reservation>(budget, "scratch", round_up(size, kPieceAlign));
   if (tier == Tier::host) {
     auto host = std::make_unique<HostRegion>(
-        size, HostRegion::Options{.what = "host scratch", .log = log_});
+        size, HostRegion::Options{
+                  .what = "host scratch", .addresses_only = simulation_ != nullptr, .log = log_});
     device_->register_host(host->memory());
     state->memory = host->memory();
     state->host = std::move(host);

@@ -210,6 +210,10 @@ void SessionImpl::begin_pattern() {
 Step SessionImpl::begin_step(StepOptions options) {
   guarded([&] {
     require_step(false, "begin_step");
+    if (live_activations_ > 0) {
+      throw Error(ErrorCode::invalid_argument,
+                  "begin_step while activation leases of an earlier step are held: end them first");
+    }
     check_step_options(options);
     if (engine_->update_failed()) engine_->finish_update();
     for (std::uint32_t u = 0; u < initialized_.size(); ++u) {
