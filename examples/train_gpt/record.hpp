@@ -56,7 +56,6 @@ struct RankNumbers {
 struct ResourceNumbers {
   double seconds = 0;  // from the first step to the end of the last update
   strata::BusySeconds busy;
-  double compute_busy = 0;
   strata::LinkBytes bytes;
   std::optional<strata::MachineRates> rates;  // found before the run
 };

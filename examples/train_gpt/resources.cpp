@@ -50,7 +50,9 @@ std::vector<Resource> resources(const RunRecord& run) {
     if (!probed) at_rates.reset();
     all.push_back({std::move(name), seconds / steps, bytes, at_rates});
   };
-  add("compute", numbers.compute_busy, 0, {});
+  double compute = 0;
+  for (const StepRecord& step : run.steps) compute += step.compute_seconds;
+  add("compute", compute, 0, {});
   add("nvme", busy.nvme, read + written,
       rates.disks.empty() ? std::nullopt : disk_seconds(rates.disks.front(), read, written));
   add("host to device", busy.host_to_device, in, seconds_at(in, rates.host_to_device_bytes_per_s));

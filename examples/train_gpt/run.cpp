@@ -131,9 +131,6 @@ class Run {
     record_.resources.seconds = seconds_since(begin) - eval_seconds_;
     record_.resources.busy = session_.busy_seconds() - busy_before - eval_busy_;
     record_.resources.bytes = step_bytes;
-    for (const StepRecord& step : record_.steps) {
-      record_.resources.compute_busy += step.compute_seconds;
-    }
     timeline_.record(false);
     progress_.finish();
     record_.interrupted = stop;

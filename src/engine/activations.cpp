@@ -65,7 +65,7 @@ Task<> Engine::keep_activation_task(std::uint32_t index, Event last_use) {
     if (home.tier == Tier::host) {
       // What was fetched from there before, on whatever stream it is used.
       if (activation.ready.recorded()) device_.wait(copy_out_stream_, activation.ready);
-      copy_activation_out(index, home.memory.data(), from, g_.activations.size);
+      copy_out(activation_label(index), home.memory.data(), from, g_.activations.size);
       co_await executor_.event(device_.record(copy_out_stream_));
     } else {
       TaskGroup pieces;
@@ -85,25 +85,9 @@ Task<> Engine::store_activation_piece(std::uint32_t index, std::size_t piece,
                                       const std::byte* from) {
   const ExtentId extent = map_.activation(index).pieces[piece];
   const SlabSet slab = co_await activation_slabs_.acquire(1);
-  copy_activation_out(index, slab[0].data(), from, tile_io_.size(extent));
+  copy_out(activation_label(index), slab[0].data(), from, tile_io_.size(extent));
   co_await executor_.event(device_.record(copy_out_stream_));
   co_await tile_io_.write({.extent = extent, .data = slab[0].data()});
-}
-
-void Engine::copy_activation_out(std::uint32_t index, std::byte* host, const std::byte* device,
-                                 Bytes size) {
-  const TimelineMarks::Mark mark = marks_.begin(copy_out_stream_);
-  device_.copy(copy_out_stream_, host, device, size, CopyKind::device_to_host);
-  marks_.end(mark, copy_out_stream_, TimelineRow::device_to_host, activation_label(index));
-  copied_out_ += size.value;
-}
-
-void Engine::copy_activation_in(std::uint32_t index, std::byte* device, const std::byte* host,
-                                Bytes size) {
-  const TimelineMarks::Mark mark = marks_.begin(copy_in_stream_);
-  device_.copy(copy_in_stream_, device, host, size, CopyKind::host_to_device);
-  marks_.end(mark, copy_in_stream_, TimelineRow::host_to_device, activation_label(index));
-  copied_in_ += size.value;
 }
 
 std::string Engine::activation_label(std::uint32_t index) const {
@@ -123,7 +107,7 @@ Task<> Engine::fetch_activation_task(std::uint32_t index) {
     std::byte* const to = (co_await take_activation_buffer(index)).data();
     const ActivationHome& home = map_.activation(index);
     if (home.tier == Tier::host) {
-      copy_activation_in(index, to, home.memory.data(), g_.activations.size);
+      copy_in(activation_label(index), to, home.memory.data(), g_.activations.size);
     } else {
       TaskGroup pieces;
       for (std::size_t p = 0; p < home.pieces.size(); ++p) {
@@ -146,7 +130,7 @@ Task<> Engine::load_activation_piece(std::uint32_t index, std::size_t piece, std
   const ExtentId extent = map_.activation(index).pieces[piece];
   SlabSet slab = co_await activation_slabs_.acquire(1);
   co_await tile_io_.read({.extent = extent, .data = slab[0].data()}, IoPriority::gather);
-  copy_activation_in(index, to, slab[0].data(), tile_io_.size(extent));
+  copy_in(activation_label(index), to, slab[0].data(), tile_io_.size(extent));
   background_.start(hold_until(device_.record(copy_in_stream_), std::move(slab)));
 }
 

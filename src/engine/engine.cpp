@@ -12,7 +12,7 @@ Engine::Engine(const StateGeometry& geometry, const StateMap& map, Device& devic
       device_(device),
       communicator_(communicator),
       log_(options.log),
-      marks_(options.marks == nullptr ? no_marks_ : *options.marks),
+      marks_(*options.marks),
       workers_(options.simulation != nullptr
                    ? options.simulation->workers()
                    : own_workers_.emplace(options.workers, options.worker_cpus, options.log)),

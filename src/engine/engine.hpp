@@ -81,9 +81,9 @@ struct EngineOptions {
   bool verify = true;  // checksums of the nvme tier
   std::int64_t io_retry_ns = 0;
   std::int64_t io_timeout_ns = 0;
-  LogSink log;                       // may be empty
-  Simulation* simulation = nullptr;  // null: threads of this process
-  const TimelineMarks* marks = nullptr;
+  LogSink log;                           // may be empty
+  Simulation* simulation = nullptr;      // null: threads of this process
+  const TimelineMarks* marks = nullptr;  // must be given
 };
 
 struct EngineCounters {
@@ -290,10 +290,6 @@ class Engine {
   Task<> release_activation_buffer(std::uint32_t index, Event last_use);
   Task<> keep_activation_task(std::uint32_t index, Event last_use);
   Task<> store_activation_piece(std::uint32_t index, std::size_t piece, const std::byte* from);
-  void copy_activation_out(std::uint32_t index, std::byte* host, const std::byte* device,
-                           Bytes size);
-  void copy_activation_in(std::uint32_t index, std::byte* device, const std::byte* host,
-                          Bytes size);
   std::string activation_label(std::uint32_t index) const;
   void fetch_activation(std::uint32_t index);
   Task<> fetch_activation_task(std::uint32_t index);
@@ -391,11 +387,9 @@ class Engine {
   Task<> return_task(SlabSet slabs);
   Task<> hold_until(Event event, SlabSet slabs);
   Task<> drain_task();
-  // On the streams of copies. `kind`: of what is copied.
-  void copy_in(UnitId unit, std::string_view kind, std::byte* device, const std::byte* host,
-               Bytes size);
-  void copy_out(UnitId unit, std::string_view kind, std::byte* host, const std::byte* device,
-                Bytes size);
+  // On the streams of copies. `entry`: of the timeline.
+  void copy_in(std::string entry, std::byte* device, const std::byte* host, Bytes size);
+  void copy_out(std::string entry, std::byte* host, const std::byte* device, Bytes size);
   // Throws the device's or the communicator's failure, if any.
   void check_links() const;
 
@@ -420,8 +414,6 @@ class Engine {
   Device& device_;
   Communicator& communicator_;
   const LogSink log_;
-  const SteadyClock steady_clock_;
-  const TimelineMarks no_marks_{nullptr, device_, steady_clock_};
   const TimelineMarks& marks_;
 
   std::optional<WorkerPool> own_workers_;

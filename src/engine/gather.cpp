@@ -200,12 +200,12 @@ Task<> Engine::fetch_tile(std::uint32_t segment, std::uint32_t tile_index, std::
     case Tier::device:
       device_.copy(copy_in_stream_, destination, home.memory, size, CopyKind::device_to_device);
       break;
-    case Tier::host: copy_in(unit, "param", destination, home.memory, size); break;
+    case Tier::host: copy_in(label("param", unit), destination, home.memory, size); break;
     case Tier::nvme: {
       SlabSet slab = co_await gather_slabs_.acquire(1);
       co_await tile_io_.read(on_nvme(segment, tile_index, kParamKind, slab[0].data()),
                              IoPriority::gather);
-      copy_in(unit, "param", destination, slab[0].data(), size);
+      copy_in(label("param", unit), destination, slab[0].data(), size);
       background_.start(hold_until(device_.record(copy_in_stream_), std::move(slab)));
       break;
     }

@@ -183,7 +183,7 @@ Task<> Engine::add_on_host(UnitId unit, const Tile& tile, const TileState& state
   std::byte* rest = state.homes[kGradKind.value].memory;
   const SlabSet slab = co_await gradient_slabs_.acquire(accumulates() ? 1 : 0);
   std::byte* landing = accumulates() ? slab[0].data() : rest;
-  copy_out(unit, "gradient", landing, wire, tile_bytes(tile, g_.table.wire));
+  copy_out(label("gradient", unit), landing, wire, tile_bytes(tile, g_.table.wire));
   co_await executor_.event(device_.record(copy_out_stream_));
   if (!accumulates() && !contribution.last) co_return;
   const std::string entry = label("add gradient", unit);
@@ -200,7 +200,7 @@ Task<> Engine::add_on_nvme(std::uint32_t segment, std::uint32_t tile_index, cons
   const SlabSet slabs = co_await gradient_slabs_.acquire(accumulates() ? 2 : 1);
   std::byte* landing = slabs[0].data();
   std::byte* rest = accumulates() ? slabs[1].data() : landing;
-  copy_out(unit, "gradient", landing, wire, tile_bytes(tile, g_.table.wire));
+  copy_out(label("gradient", unit), landing, wire, tile_bytes(tile, g_.table.wire));
   co_await executor_.event(device_.record(copy_out_stream_));
   TileBuffer at_rest = on_nvme(segment, tile_index, kGradKind, rest);
   const std::span<const TileBuffer> inputs(&at_rest, contribution.first ? 0 : 1);

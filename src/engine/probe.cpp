@@ -65,8 +65,7 @@ Task<double> Engine::probe_disk_task(Bytes read, Bytes written) {
 }
 
 Task<double> Engine::probe_copy_task(CopyKind kind) {
-  SlabPool& pool = checkpoint_slabs_;
-  const SlabSet slab = co_await pool.acquire(1);
+  const SlabSet slab = co_await checkpoint_slabs_.acquire(1);
   const SlabSet slot = co_await gather_slots_.acquire(1);
   const std::size_t size = std::min(slab[0].size(), slot[0].size());
   device_.note_lease(slot[0]);

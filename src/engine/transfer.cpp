@@ -20,7 +20,8 @@ Task<> Engine::store_task(std::uint32_t segment, std::uint32_t tile_index, KindI
   const Bytes size = tile_bytes(tile, g_.table[kind].dtype);
   switch (tile.home(kind)) {
     case Tier::device:
-      copy_in(g_.layout.segments[segment].unit, g_.table[kind].name, home.memory, data, size);
+      copy_in(label(g_.table[kind].name, g_.layout.segments[segment].unit), home.memory, data,
+              size);
       co_await executor_.event(device_.record(copy_in_stream_));
       break;
     case Tier::host:
@@ -38,7 +39,8 @@ Task<> Engine::load_task(std::uint32_t segment, std::uint32_t tile_index, KindId
   const Bytes size = tile_bytes(tile, g_.table[kind].dtype);
   switch (tile.home(kind)) {
     case Tier::device:
-      copy_out(g_.layout.segments[segment].unit, g_.table[kind].name, data, home.memory, size);
+      copy_out(label(g_.table[kind].name, g_.layout.segments[segment].unit), data, home.memory,
+               size);
       co_await executor_.event(device_.record(copy_out_stream_));
       break;
     case Tier::host: std::memcpy(data, home.memory, size.value); break;
@@ -99,19 +101,17 @@ Task<> Engine::drain_task() {
   while (executor_.has_overdue_io()) co_await executor_.pause(kOverduePauseNs);
 }
 
-void Engine::copy_in(UnitId unit, std::string_view kind, std::byte* device, const std::byte* host,
-                     Bytes size) {
+void Engine::copy_in(std::string entry, std::byte* device, const std::byte* host, Bytes size) {
   const TimelineMarks::Mark mark = marks_.begin(copy_in_stream_);
   device_.copy(copy_in_stream_, device, host, size, CopyKind::host_to_device);
-  marks_.end(mark, copy_in_stream_, TimelineRow::host_to_device, label(kind, unit));
+  marks_.end(mark, copy_in_stream_, TimelineRow::host_to_device, std::move(entry));
   copied_in_ += size.value;
 }
 
-void Engine::copy_out(UnitId unit, std::string_view kind, std::byte* host, const std::byte* device,
-                      Bytes size) {
+void Engine::copy_out(std::string entry, std::byte* host, const std::byte* device, Bytes size) {
   const TimelineMarks::Mark mark = marks_.begin(copy_out_stream_);
   device_.copy(copy_out_stream_, host, device, size, CopyKind::device_to_host);
-  marks_.end(mark, copy_out_stream_, TimelineRow::device_to_host, label(kind, unit));
+  marks_.end(mark, copy_out_stream_, TimelineRow::device_to_host, std::move(entry));
   copied_out_ += size.value;
 }
 
